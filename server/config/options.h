@@ -1,0 +1,68 @@
+// The validated configuration: plain values, every unit resolved. The daemon hands each room its
+// part; no other code sees the config schema.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/base/types.h"
+
+namespace kvstream::config {
+
+struct TierOptions {
+  std::string name;
+  std::string root;
+  bool shared = false;
+  bool required = true;
+  uint64_t io_bytes = 0;
+  uint64_t window_bytes = 0;
+  uint64_t write_window_bytes = 0;
+  uint64_t write_backlog_bytes = 0;
+  uint64_t quarantine_bytes = 0;
+  uint32_t open_files = 0;
+};
+
+struct Options {
+  std::string grpc_socket;
+  std::string handoff_socket;
+  // Permission bits of both sockets.
+  uint32_t socket_mode = 0660;
+  // Empty: the daemon's own group.
+  std::string socket_group;
+
+  std::vector<TierOptions> tiers;
+
+  uint64_t pool_bytes = 0;
+  uint64_t pool_reserved_bytes = 0;
+  uint32_t copy_threads = 0;
+
+  TimeNs hedge_after = 0;
+
+  // A copy on every tier, or one on the home tier.
+  bool replicate_all = true;
+  TimeNs max_defer = 0;
+  uint32_t watermark_percent = 0;
+  bool fsync = false;
+
+  uint64_t segment_bytes_default = 0;
+  uint64_t segment_bytes_max = 0;
+  uint64_t lookup_keys_max = 0;
+  uint64_t chunks_per_operation_max = 0;
+  uint64_t operations_per_session_max = 0;
+  uint64_t host_buffers_per_session_max = 0;
+  uint64_t host_buffer_bytes_per_session_max = 0;
+  uint64_t sessions_max = 0;
+  TimeNs deadline_max = 0;
+  TimeNs lease_max = 0;
+  uint64_t message_bytes_max = 0;
+  uint64_t unread_events_bytes_max = 0;
+
+  // host:port; empty: off.
+  std::string metrics_listen;
+  std::string log_level;
+  TimeNs drain = 0;
+  bool reflection = true;
+};
+
+}  // namespace kvstream::config

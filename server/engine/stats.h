@@ -1,0 +1,89 @@
+// The engine's numbers, written by the loop and read by the metrics room and GetStatus.
+#pragma once
+
+#include <array>
+
+#include "server/base/stats.h"
+#include "server/base/types.h"
+
+namespace kvstream::engine {
+
+struct TierEngineStats {
+  // The TierState of kvstream.v1 without DEGRADED and PROBING for now: true means out of service.
+  Gauge out;
+  Gauge in_flight_bytes;
+  Gauge window_bytes;
+  Gauge quarantined_bytes;
+  Gauge quarantine_limit_bytes;
+  Gauge write_backlog_bytes;
+  // Bytes per second while busy; 0 until known.
+  Gauge read_rate;
+  Gauge write_rate;
+  // Bytes delivered to clients from this tier.
+  Counter bytes_delivered;
+  Counter segments_read;
+  // Segments read again from this tier because another was late.
+  Counter segments_hedged;
+  Counter corrupt_reads;
+  Counter missing_files;
+  Counter failed_reads;
+  Counter chunks_written;
+  Counter chunks_existed;
+  Counter failed_writes;
+  // Second copies given up because the tier or the pool was too busy.
+  Counter writes_dropped;
+  // Damaged files taken out of their names.
+  Counter files_set_aside;
+  // Times that the tier was taken out of service.
+  Counter times_out;
+};
+
+struct EngineStats {
+  std::array<TierEngineStats, kTiersMax> tiers;
+
+  Gauge pool_bytes;
+  Gauge pool_reserved_bytes;
+  Gauge pool_used_bytes;
+  Gauge staged_bytes;
+  Gauge pool_huge_pages;
+
+  Gauge sessions_open;
+  Counter sessions_opened;
+  Gauge host_buffers;
+  Gauge host_buffer_bytes;
+  Gauge leases;
+  Gauge leased_chunks;
+  Counter leases_expired;
+
+  Gauge operations_running;
+  Counter read_steps;
+  Counter stores;
+  Counter lookups;
+  Counter lookup_keys;
+  Counter lookup_hits;
+  Counter rejected;
+  Counter cancelled;
+  Counter deadlines_exceeded;
+
+  Counter chunks_delivered;
+  Counter chunks_failed;
+  Counter chunks_missing;
+  Counter bytes_delivered;
+  Counter bytes_from_pool;
+  Counter chunks_stored;
+  Counter bytes_stored;
+  Counter chunks_existed;
+  Counter chunks_dropped;
+  // Staged chunks whose every write failed; the key was withdrawn.
+  Counter chunks_lost;
+
+  Gauge index_chunks;
+  Gauge draining;
+
+  // From arrival to quiesced.
+  Histogram read_step_us;
+  Histogram store_release_us;
+  Histogram lookup_us;
+};
+
+}  // namespace kvstream::engine

@@ -1,0 +1,94 @@
+// A chunk on disk: a 4 KiB header block, then the payload padded with zeros to 4 KiB. FORMAT.md is
+// the specification; this is its only implementation. Stateless; any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/base/types.h"
+
+namespace kvstream::store {
+
+inline constexpr uint64_t kHeaderBytes = 4096;
+inline constexpr uint64_t kPayloadAlignment = 4096;
+inline constexpr uint32_t kFormatVersion = 1;
+// What fits into the header block.
+inline constexpr uint32_t kSegmentsMax = 480;
+
+// How a payload is cut.
+struct ChunkShape {
+  uint64_t payload_bytes = 0;
+  // A multiple of kPayloadAlignment.
+  uint64_t segment_bytes = 0;
+
+  uint32_t segments() const {
+    return static_cast<uint32_t>((payload_bytes + segment_bytes - 1) / segment_bytes);
+  }
+  // Payload bytes of a segment; only the last may be short. REQUIRES: segment < segments().
+  uint64_t BytesOf(uint32_t segment) const {
+    const uint64_t begin = segment * segment_bytes;
+    return payload_bytes - begin < segment_bytes ? payload_bytes - begin : segment_bytes;
+  }
+  // The same padded to kPayloadAlignment: what is read, written and held in a slot.
+  uint64_t PaddedBytesOf(uint32_t segment) const {
+    return (BytesOf(segment) + kPayloadAlignment - 1) / kPayloadAlignment * kPayloadAlignment;
+  }
+  uint64_t FileOffsetOf(uint32_t segment) const { return kHeaderBytes + segment * segment_bytes; }
+  uint64_t file_bytes() const {
+    return kHeaderBytes +
+           (payload_bytes + kPayloadAlignment - 1) / kPayloadAlignment * kPayloadAlignment;
+  }
+  bool operator==(const ChunkShape&) const = default;
+};
+
+// Checksum of one segment: XXH3-64 of its payload bytes (without padding), seeded with the key's
+// digest and the segment's number, so that right bytes in the wrong place fail.
+uint64_t SegmentSeed(const KeyDigest& key, uint32_t segment);
+uint64_t SegmentChecksum(const KeyDigest& key, uint32_t segment, std::span<const std::byte> payload);
+
+// Copies `source` to every destination and returns the checksum of what was copied, in one pass
+// over the source (blocks that fit the cache are hashed and copied while hot). Destinations are as
+// long as the source. With no destination it only hashes.
+uint64_t CopyAndChecksum(const KeyDigest& key, uint32_t segment, std::span<const std::byte> source,
+                         std::span<std::byte* const> destinations);
+
+// The digest of shape and segment checksums.
+ContentId ContentIdOf(const ChunkShape& shape, std::span<const uint64_t> checksums);
+
+struct ChunkHeader {
+  // The canonical encoding of the full key.
+  std::string encoded_key;
+  ChunkShape shape;
+  // One for each segment.
+  std::vector<uint64_t> checksums;
+  ContentId content;
+};
+
+// Fills `block` (kHeaderBytes). The content id is computed. REQUIRES: 1 .. kSegmentsMax checksums
+// that match the shape, a key of at most kEncodedKeyBytesMax bytes.
+void EncodeHeader(const ChunkHeader& header, std::span<std::byte> block);
+
+// Parses and verifies a header block. DATA_LOSS: damaged (magic, checksum, or fields that
+// contradict each other). UNIMPLEMENTED: a format version that this build does not know; such a
+// file is ignored, never deleted.
+absl::StatusOr<ChunkHeader> DecodeHeader(std::span<const std::byte> block);
+
+// DecodeHeader, and the file is the one it should be: the key's digest is `key`, and the file's size
+// is what the header says; DATA_LOSS otherwise.
+absl::StatusOr<ChunkHeader> DecodeHeaderOf(const KeyDigest& key, std::span<const std::byte> block,
+                                           uint64_t file_bytes);
+
+// "v1/<namespace hex>/<2 hex>/<2 hex>/<key digest hex>.kv", relative to a tier's root.
+std::string ChunkPath(const NamespaceId& name_space, const KeyDigest& key);
+
+// Reads a whole file and verifies header and every segment. False also for an unknown format
+// version: not damaged, only not ours. A read error counts as damaged. Blocks.
+bool FileIsDamaged(int fd, const KeyDigest& key);
+
+}  // namespace kvstream::store

@@ -1,0 +1,76 @@
+// The index: which chunks exist, with which content, on which tiers or in the staging pool.
+//
+// Owned by the engine loop: not thread-safe. An entry exists while at least one copy does; "visible
+// means readable". A chunk may have copies of more than one content id (recomputed KV differs in
+// its last bits); replicas combine only within one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "server/base/types.h"
+#include "server/store/chunk_format.h"
+
+namespace kvstream::store {
+
+// Copies of one content id.
+struct ContentCopy {
+  ContentId content;
+  // Tiers with a published file of it.
+  TierSet tiers;
+  // Complete in the staging pool.
+  bool staged = false;
+  // Checksums of its segments.
+  std::vector<uint64_t> checksums;
+};
+
+struct IndexEntry {
+  NamespaceId name_space;
+  ChunkShape shape;
+  // Never empty. Staged copies first, then by number of tiers.
+  absl::InlinedVector<ContentCopy, 1> copies;
+  uint32_t leases = 0;
+};
+
+class ChunkIndex {
+ public:
+  // Null when unknown. The pointer is valid until the next call that changes the index.
+  const IndexEntry* Find(const KeyDigest& key) const;
+
+  // Adds a published replica, or the staged copy.
+  void AddReplica(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
+                  const ContentId& content, std::span<const uint64_t> checksums, TierId tier);
+  void AddStaged(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
+                 const ContentId& content, std::span<const uint64_t> checksums);
+
+  // Withdraws; a copy that is not there is ignored, so that an old failure cannot undo a newer
+  // success. True when that removed the last copy of the key.
+  bool RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier);
+  bool RemoveStaged(const KeyDigest& key, const ContentId& content);
+
+  // Counts leases on a chunk; AddLease is false for an unknown key. DropLease of a chunk that is
+  // gone is a no-op.
+  bool AddLease(const KeyDigest& key);
+  void DropLease(const KeyDigest& key);
+
+  uint64_t chunks() const { return entries_.size(); }
+
+  // Chunks and payload bytes of each namespace; for ListNamespaces.
+  struct Usage {
+    uint64_t chunks = 0;
+    uint64_t bytes = 0;
+  };
+  absl::flat_hash_map<NamespaceId, Usage> UsageByNamespace() const;
+
+ private:
+  ContentCopy& CopyOf(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
+                      const ContentId& content, std::span<const uint64_t> checksums);
+
+  absl::flat_hash_map<KeyDigest, IndexEntry> entries_;
+};
+
+}  // namespace kvstream::store

@@ -1,0 +1,158 @@
+// A tier: one storage path, a directory on a mounted file system. This is the contract that every
+// tier engine keeps, the real ones and the fake one of the tests (tests/tier/tier_contract_test.cc
+// runs the same body over all of them).
+//
+//   - Nothing here blocks the caller. Requests are queued; the tier's own threads do the I/O.
+//   - Every accepted request gets exactly one completion, in any order, through the sink, also
+//     while stopping. A completion may come before the call returns.
+//   - From the call until its completion the tier may touch the request's memory, whatever became
+//     of the operation that asked for it. In-flight disk I/O cannot be cancelled.
+//   - Reads never wait for writes: the two directions have their own thread and ring.
+//   - Paths are relative to the tier's root, made of digests (store::ChunkPath), never a client's.
+//
+// Thread rule: calls may come from any one thread at a time (the engine loop). The sink is called
+// on the tier's threads, and must not block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/base/stats.h"
+#include "server/base/types.h"
+
+namespace kvstream::tier {
+
+// Offsets, lengths and memory of every request are multiples of this.
+inline constexpr uint64_t kBlockBytes = 4096;
+
+struct TierOptions {
+  TierId id;
+  std::string name;
+  // An existing directory, absolute.
+  std::string root;
+  // Size of one device request, bytes: a power of two, at least kBlockBytes.
+  uint64_t io_bytes = 512 * kKiB;
+  // Most device requests in flight for each direction; what exceeds it waits in the tier.
+  uint32_t queue_depth = 256;
+  // Descriptors kept open for reading, least recently used closed first.
+  uint32_t open_files_max = 1024;
+  // Flush a file to the device before it is published.
+  bool fsync = false;
+};
+
+// What the start-up probe found out.
+struct TierFacts {
+  // "io_uring".
+  std::string io_engine;
+  // False: the file system refused O_DIRECT, and I/O is buffered.
+  bool direct = false;
+  // Alignment of direct I/O, bytes.
+  uint32_t alignment = 0;
+  // The memory given to the tier is registered with its rings.
+  bool registered_buffers = false;
+};
+
+// Reads `length` bytes at `offset` of a file into `buffer`. The file is opened as needed.
+struct ReadRequest {
+  Ticket ticket;
+  // Not owned; must stay as it is until the completion.
+  const std::string* path = nullptr;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  // Not owned.
+  std::byte* buffer = nullptr;
+};
+
+// Publishes a file: a temporary in the same folder, `header` then `pieces` one after the other,
+// link to `path`, unlink the temporary. Never replaces: an existing `path` ends in
+// kAlreadyExists with the beginning of that file in the completion.
+struct WriteRequest {
+  Ticket ticket;
+  // Not owned; must stay until the completion, as must the bytes of header and pieces.
+  const std::string* path = nullptr;
+  // kBlockBytes long.
+  std::span<const std::byte> header;
+  std::vector<std::span<const std::byte>> pieces;
+};
+
+// Takes a damaged file out of its name: renames it to a random name, asks `damaged` again about the
+// renamed file (another node may have replaced it meanwhile), and unlinks it if so or links it
+// back if not. A missing file is success. Cached descriptors of the path are dropped.
+struct SetAsideRequest {
+  Ticket ticket;
+  // Not owned; must stay until the completion.
+  const std::string* path = nullptr;
+  // Called on the tier's housekeeping thread with a descriptor open for reading, and may block.
+  absl::AnyInvocable<bool(int fd)> damaged;
+};
+
+struct Completion {
+  enum class Kind : uint8_t { kRead, kWrite, kSetAside };
+  Kind kind = Kind::kRead;
+  TierId tier;
+  Ticket ticket;
+  // kOk; kNotFound: no such file; kDataLoss: the file ended before the read did;
+  // kAlreadyExists: see WriteRequest; others by ErrnoStatus.
+  absl::StatusCode code = absl::StatusCode::kOk;
+  // The errno behind `code`, 0 if none.
+  int error = 0;
+  // Write that met an existing file: its first kBlockBytes (fewer if it is shorter) and its size.
+  std::vector<std::byte> existing_header;
+  uint64_t existing_bytes = 0;
+};
+
+// Where completions go.
+class CompletionSink {
+ public:
+  virtual ~CompletionSink() = default;
+  // Takes the elements by moving from them.
+  virtual void OnCompletions(std::span<Completion> completions) = 0;
+};
+
+// Kept by the tier, read by anyone.
+struct TierStats {
+  Counter bytes_read;
+  Counter bytes_written;
+  Counter read_errors;
+  Counter write_errors;
+  Counter short_reads_resumed;
+  Counter retries;
+  // Completions whose request is unknown; always a bug or a stale completion, never used.
+  Counter unknown_completions;
+  Gauge open_files;
+};
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  virtual const TierOptions& options() const = 0;
+  virtual const TierFacts& facts() const = 0;
+  virtual const TierStats& stats() const = 0;
+
+  virtual void Read(std::span<const ReadRequest> requests) = 0;
+  virtual void Write(WriteRequest request) = 0;
+  virtual void SetAside(SetAsideRequest request) = 0;
+
+  // Refuses nothing (the caller has stopped asking), waits for the completions of all accepted
+  // requests and ends the threads. False when some had not come by `deadline`: the memory of those
+  // requests must then stay mapped for the life of the process.
+  [[nodiscard]] virtual bool Stop(TimeNs deadline) = 0;
+};
+
+// Opens a tier over io_uring and probes it: a real aligned write, link, read back, compare and
+// unlink under `<root>/v1`, which is made if missing. `memory` is the staging pool, registered with
+// the rings where the kernel allows it, and must outlive the tier, as must `sink`.
+// NOT_FOUND, PERMISSION_DENIED and others name the path that failed.
+absl::StatusOr<std::unique_ptr<Tier>> OpenUringTier(const TierOptions& options,
+                                                    std::span<std::byte> memory,
+                                                    CompletionSink* sink);
+
+}  // namespace kvstream::tier
