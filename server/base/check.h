@@ -8,9 +8,9 @@ namespace kvstream {
 
 }  // namespace kvstream
 
-#define KV_CHECK(condition)                                         \
-  do {                                                              \
-    if (!(condition)) [[unlikely]] {                                \
-      ::kvstream::CheckFailed(__FILE__, __LINE__, #condition);      \
-    }                                                               \
+#define KV_CHECK(condition)                                    \
+  do {                                                         \
+    if (!(condition)) [[unlikely]] {                           \
+      ::kvstream::CheckFailed(__FILE__, __LINE__, #condition); \
+    }                                                          \
   } while (false)

@@ -11,46 +11,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/base/chunk_shape.h"
 #include "server/base/types.h"
 
 namespace kvstream::store {
 
-inline constexpr uint64_t kHeaderBytes = 4096;
-inline constexpr uint64_t kPayloadAlignment = 4096;
 inline constexpr uint32_t kFormatVersion = 1;
 // What fits into the header block.
 inline constexpr uint32_t kSegmentsMax = 480;
 
-// How a payload is cut.
-struct ChunkShape {
-  uint64_t payload_bytes = 0;
-  // A multiple of kPayloadAlignment.
-  uint64_t segment_bytes = 0;
-
-  uint32_t segments() const {
-    return static_cast<uint32_t>((payload_bytes + segment_bytes - 1) / segment_bytes);
-  }
-  // Payload bytes of a segment; only the last may be short. REQUIRES: segment < segments().
-  uint64_t BytesOf(uint32_t segment) const {
-    const uint64_t begin = segment * segment_bytes;
-    return payload_bytes - begin < segment_bytes ? payload_bytes - begin : segment_bytes;
-  }
-  // The same padded to kPayloadAlignment: what is read, written and held in a slot.
-  uint64_t PaddedBytesOf(uint32_t segment) const {
-    return (BytesOf(segment) + kPayloadAlignment - 1) / kPayloadAlignment * kPayloadAlignment;
-  }
-  uint64_t FileOffsetOf(uint32_t segment) const { return kHeaderBytes + segment * segment_bytes; }
-  uint64_t file_bytes() const {
-    return kHeaderBytes +
-           (payload_bytes + kPayloadAlignment - 1) / kPayloadAlignment * kPayloadAlignment;
-  }
-  bool operator==(const ChunkShape&) const = default;
-};
-
 // Checksum of one segment: XXH3-64 of its payload bytes (without padding), seeded with the key's
 // digest and the segment's number, so that right bytes in the wrong place fail.
 uint64_t SegmentSeed(const KeyDigest& key, uint32_t segment);
-uint64_t SegmentChecksum(const KeyDigest& key, uint32_t segment, std::span<const std::byte> payload);
+uint64_t SegmentChecksum(const KeyDigest& key, uint32_t segment,
+                         std::span<const std::byte> payload);
 
 // Copies `source` to every destination and returns the checksum of what was copied, in one pass
 // over the source (blocks that fit the cache are hashed and copied while hot). Destinations are as
@@ -71,7 +45,7 @@ struct ChunkHeader {
 };
 
 // Fills `block` (kHeaderBytes). The content id is computed. REQUIRES: 1 .. kSegmentsMax checksums
-// that match the shape, a key of at most kEncodedKeyBytesMax bytes.
+// that match the shape, a key that EncodeKey made.
 void EncodeHeader(const ChunkHeader& header, std::span<std::byte> block);
 
 // Parses and verifies a header block. DATA_LOSS: damaged (magic, checksum, or fields that
@@ -79,16 +53,17 @@ void EncodeHeader(const ChunkHeader& header, std::span<std::byte> block);
 // file is ignored, never deleted.
 absl::StatusOr<ChunkHeader> DecodeHeader(std::span<const std::byte> block);
 
-// DecodeHeader, and the file is the one it should be: the key's digest is `key`, and the file's size
-// is what the header says; DATA_LOSS otherwise.
+// DecodeHeader, and the file is the one it should be: the key's digest is `key`, and the file's
+// size is what the header says; DATA_LOSS otherwise.
 absl::StatusOr<ChunkHeader> DecodeHeaderOf(const KeyDigest& key, std::span<const std::byte> block,
                                            uint64_t file_bytes);
 
 // "v1/<namespace hex>/<2 hex>/<2 hex>/<key digest hex>.kv", relative to a tier's root.
 std::string ChunkPath(const NamespaceId& name_space, const KeyDigest& key);
 
-// Reads a whole file and verifies header and every segment. False also for an unknown format
-// version: not damaged, only not ours. A read error counts as damaged. Blocks.
+// Reads a whole file and verifies header and every segment; not the padding, which nobody is ever
+// given. False also for an unknown format version: not damaged, only not ours. A read error counts
+// as damaged. The descriptor may be open for direct I/O. Blocks.
 bool FileIsDamaged(int fd, const KeyDigest& key);
 
 }  // namespace kvstream::store

@@ -6,14 +6,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "server/base/chunk_shape.h"
 #include "server/base/types.h"
-#include "server/store/chunk_format.h"
 
 namespace kvstream::store {
 
@@ -41,7 +40,8 @@ class ChunkIndex {
   // Null when unknown. The pointer is valid until the next call that changes the index.
   const IndexEntry* Find(const KeyDigest& key) const;
 
-  // Adds a published replica, or the staged copy.
+  // Adds a published replica, or the staged copy. REQUIRES: namespace and shape are those of the
+  // key's other copies, and one checksum for each segment: what a disk says is checked before.
   void AddReplica(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
                   const ContentId& content, std::span<const uint64_t> checksums, TierId tier);
   void AddStaged(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
@@ -53,7 +53,8 @@ class ChunkIndex {
   bool RemoveStaged(const KeyDigest& key, const ContentId& content);
 
   // Counts leases on a chunk; AddLease is false for an unknown key. DropLease of a chunk that is
-  // gone is a no-op.
+  // gone is a no-op: leases go with the entry. A chunk that came back may lose a newer lease to an
+  // older one's end, which costs at most a miss.
   bool AddLease(const KeyDigest& key);
   void DropLease(const KeyDigest& key);
 
@@ -67,8 +68,10 @@ class ChunkIndex {
   absl::flat_hash_map<NamespaceId, Usage> UsageByNamespace() const;
 
  private:
-  ContentCopy& CopyOf(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
-                      const ContentId& content, std::span<const uint64_t> checksums);
+  void Add(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
+           const ContentId& content, std::span<const uint64_t> checksums, TierSet tiers,
+           bool staged);
+  bool Remove(const KeyDigest& key, const ContentId& content, TierSet tiers, bool staged);
 
   absl::flat_hash_map<KeyDigest, IndexEntry> entries_;
 };

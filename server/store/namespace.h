@@ -55,7 +55,8 @@ struct NamespaceLimits {
 };
 
 // Checks every field against kvstream.v1.Namespace's documentation; INVALID_ARGUMENT names the
-// field and its limit. Fills `segment_bytes` when it is 0.
+// field and its limit. Fills in the defaults of `segment_bytes`, shards and parallel sizes where
+// they are 0, also when it fails.
 absl::Status NormalizeNamespace(const NamespaceLimits& limits, NamespaceSpec* spec);
 
 // XXH3-128 of the canonical encoding (FORMAT.md). REQUIRES: normalized.

@@ -1,0 +1,119 @@
+#include "server/store/chunk_index.h"
+
+#include <algorithm>
+
+#include "server/base/check.h"
+
+namespace kvstream::store {
+namespace {
+
+using Copies = decltype(IndexEntry::copies);
+
+Copies::iterator FindCopy(Copies& copies, const ContentId& content) {
+  return std::find_if(copies.begin(), copies.end(),
+                      [&](const ContentCopy& copy) { return copy.content == content; });
+}
+
+// Staged first, then by number of tiers; equals keep their order.
+void SortCopies(Copies& copies) {
+  if (copies.size() < 2) return;  // Nearly always; a stable sort would allocate even then.
+  std::stable_sort(copies.begin(), copies.end(), [](const ContentCopy& a, const ContentCopy& b) {
+    if (a.staged != b.staged) return a.staged;
+    return a.tiers.size() > b.tiers.size();
+  });
+}
+
+}  // namespace
+
+const IndexEntry* ChunkIndex::Find(const KeyDigest& key) const {
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+void ChunkIndex::AddReplica(const KeyDigest& key, const NamespaceId& name_space,
+                            const ChunkShape& shape, const ContentId& content,
+                            std::span<const uint64_t> checksums, TierId tier) {
+  KV_CHECK(tier.value < kTiersMax);
+  Add(key, name_space, shape, content, checksums, TierSet::Of(tier), false);
+}
+
+void ChunkIndex::AddStaged(const KeyDigest& key, const NamespaceId& name_space,
+                           const ChunkShape& shape, const ContentId& content,
+                           std::span<const uint64_t> checksums) {
+  Add(key, name_space, shape, content, checksums, TierSet(), true);
+}
+
+void ChunkIndex::Add(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
+                     const ContentId& content, std::span<const uint64_t> checksums, TierSet tiers,
+                     bool staged) {
+  KV_CHECK(shape.segment_bytes > 0 && checksums.size() == shape.segments());
+  const auto [found, is_new] = entries_.try_emplace(key);
+  IndexEntry& entry = found->second;
+  if (is_new) {
+    entry.name_space = name_space;
+    entry.shape = shape;
+  }
+  KV_CHECK(entry.name_space == name_space && entry.shape == shape);
+  auto copy = FindCopy(entry.copies, content);
+  if (copy == entry.copies.end()) {
+    entry.copies.push_back({.content = content,
+                            .tiers = {},
+                            .staged = false,
+                            .checksums = {checksums.begin(), checksums.end()}});
+    copy = std::prev(entry.copies.end());
+  }
+  copy->tiers = copy->tiers | tiers;
+  copy->staged |= staged;
+  SortCopies(entry.copies);
+}
+
+bool ChunkIndex::RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier) {
+  KV_CHECK(tier.value < kTiersMax);
+  return Remove(key, content, TierSet::Of(tier), false);
+}
+
+bool ChunkIndex::RemoveStaged(const KeyDigest& key, const ContentId& content) {
+  return Remove(key, content, TierSet(), true);
+}
+
+bool ChunkIndex::Remove(const KeyDigest& key, const ContentId& content, TierSet tiers,
+                        bool staged) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return false;
+  Copies& copies = found->second.copies;
+  const auto copy = FindCopy(copies, content);
+  if (copy == copies.end()) return false;
+  copy->tiers = copy->tiers & TierSet::FromBits(~tiers.bits());
+  copy->staged &= !staged;
+  if (!copy->staged && copy->tiers.empty()) copies.erase(copy);
+  if (copies.empty()) {
+    entries_.erase(found);
+    return true;
+  }
+  SortCopies(copies);
+  return false;
+}
+
+bool ChunkIndex::AddLease(const KeyDigest& key) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return false;
+  ++found->second.leases;
+  return true;
+}
+
+void ChunkIndex::DropLease(const KeyDigest& key) {
+  const auto found = entries_.find(key);
+  if (found != entries_.end() && found->second.leases > 0) --found->second.leases;
+}
+
+absl::flat_hash_map<NamespaceId, ChunkIndex::Usage> ChunkIndex::UsageByNamespace() const {
+  absl::flat_hash_map<NamespaceId, Usage> usage;
+  for (const auto& [key, entry] : entries_) {
+    Usage& of_namespace = usage[entry.name_space];
+    ++of_namespace.chunks;
+    of_namespace.bytes += entry.shape.payload_bytes;
+  }
+  return usage;
+}
+
+}  // namespace kvstream::store

@@ -1,0 +1,29 @@
+#include "server/store/chunk_key.h"
+
+#include "server/base/check.h"
+#include "server/store/encoding.h"
+
+namespace kvstream::store {
+
+SaltDigest DigestOfSalt(std::string_view salt) { return {Xxh3Digest(salt)}; }
+
+std::string EncodeKey(const ChunkKey& key) {
+  KV_CHECK(key.prefix_hash.size() >= kPrefixHashBytesMin &&
+           key.prefix_hash.size() <= kPrefixHashBytesMax);
+  std::string out;
+  out.reserve(kEncodedKeyBytesMax);
+  AppendDigest(key.name_space, &out);
+  AppendLe(key.group, &out);
+  AppendLe(key.shard, &out);
+  AppendLe(key.shards, &out);
+  AppendDigest(key.salt, &out);
+  AppendLe(static_cast<uint8_t>(key.prefix_hash.size()), &out);
+  out.append(key.prefix_hash);
+  return out;
+}
+
+KeyDigest DigestOfKey(const ChunkKey& key) { return DigestOfEncodedKey(EncodeKey(key)); }
+
+KeyDigest DigestOfEncodedKey(std::string_view encoded) { return {Xxh3Digest(encoded)}; }
+
+}  // namespace kvstream::store

@@ -1,0 +1,81 @@
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "server/base/unique_fd.h"
+#include "server/store/chunk_format.h"
+#include "server/store/encoding.h"
+#include "tests/store/sample.h"
+
+namespace kvstream::store {
+namespace {
+
+// Segments larger than one read of the check, and a short last one.
+constexpr ChunkShape kShape{.payload_bytes = 3 * kMiB + 4096 + 17, .segment_bytes = 2 * kMiB};
+
+UniqueFd FileOf(std::span<const std::byte> bytes) {
+  UniqueFd fd(::memfd_create("file_check_test", MFD_CLOEXEC));
+  EXPECT_EQ(::write(fd.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  return fd;
+}
+
+bool IsDamaged(std::span<const std::byte> bytes, const ChunkKey& key = SampleKey()) {
+  return FileIsDamaged(FileOf(bytes).get(), DigestOfKey(key));
+}
+
+TEST(FileCheckTest, WholeFilesAreNotDamaged) {
+  EXPECT_FALSE(IsDamaged(SampleFile(SampleKey(), kShape)));
+  EXPECT_FALSE(IsDamaged(SampleFile(SampleKey(), {1, 4096})));
+  EXPECT_FALSE(IsDamaged(SampleFile(SampleKey(), {4 * kMiB, 2 * kMiB})));
+  EXPECT_FALSE(IsDamaged(SampleFile(SampleKey(), {kSegmentsMax * uint64_t{4096}, 4096})));
+}
+
+TEST(FileCheckTest, OneBitAnywhereInThePayloadIsDamage) {
+  std::vector<std::byte> file = SampleFile(SampleKey(), kShape);
+  for (uint64_t at :
+       {uint64_t{0}, kMiB - 1, kMiB, 2 * kMiB - 1, 2 * kMiB, 3 * kMiB, kShape.payload_bytes - 1}) {
+    file[kHeaderBytes + at] ^= std::byte{0x10};
+    EXPECT_TRUE(IsDamaged(file)) << at;
+    file[kHeaderBytes + at] ^= std::byte{0x10};
+  }
+  EXPECT_FALSE(IsDamaged(file));
+}
+
+TEST(FileCheckTest, PaddingIsNotPartOfTheChunk) {
+  std::vector<std::byte> file = SampleFile(SampleKey(), kShape);
+  file.back() ^= std::byte{1};
+  EXPECT_FALSE(IsDamaged(file));
+}
+
+TEST(FileCheckTest, TruncatedFilesAreDamage) {
+  std::vector<std::byte> file = SampleFile(SampleKey(), kShape);
+  for (uint64_t bytes : {kShape.file_bytes() - 1, kHeaderBytes, kHeaderBytes - 1, uint64_t{0}}) {
+    file.resize(bytes);
+    EXPECT_TRUE(IsDamaged(file)) << bytes;
+  }
+}
+
+TEST(FileCheckTest, FileOfAnotherKeyIsDamage) {
+  EXPECT_TRUE(IsDamaged(SampleFile(SampleKey(1), kShape), SampleKey(2)));
+}
+
+TEST(FileCheckTest, SwappedSegmentsAreDamage) {
+  const ChunkShape shape{.payload_bytes = 2 * kMiB, .segment_bytes = kMiB};
+  std::vector<std::byte> file = SampleFile(SampleKey(), shape);
+  const auto first = file.begin() + kHeaderBytes;
+  std::swap_ranges(first, first + kMiB, first + kMiB);
+  EXPECT_TRUE(IsDamaged(file));
+}
+
+TEST(FileCheckTest, UnknownVersionIsNotDamage) {
+  std::vector<std::byte> file = SampleFile(SampleKey(), kShape);
+  StoreLe(kFormatVersion + 1, &file[8]);
+  EXPECT_FALSE(IsDamaged(file));
+}
+
+TEST(FileCheckTest, UnreadableFileIsDamage) {
+  EXPECT_TRUE(FileIsDamaged(-1, DigestOfKey(SampleKey())));
+}
+
+}  // namespace
+}  // namespace kvstream::store
