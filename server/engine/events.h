@@ -1,0 +1,23 @@
+// The one door into the engine: an event of api.h, posted from any thread.
+#pragma once
+
+#include <variant>
+
+#include "server/engine/api.h"
+
+namespace kvstream::engine {
+
+using Event =
+    std::variant<SessionConnected, BufferAttached, DropBuffer, HandoffClosed, StreamOpened,
+                 StreamClosed, MessageArrived, Lookup, RegisterMemory, UnregisterMemory, ListUsage>;
+
+// Thread-safe. Post never blocks and never calls back into the poster: sinks and replies are called
+// later, on the engine loop. Callers may hold their own locks. Events of one caller keep their
+// order. An event that the engine can no longer take is dropped, with its reply.
+class EventPoster {
+ public:
+  virtual ~EventPoster() = default;
+  virtual void Post(Event event) = 0;
+};
+
+}  // namespace kvstream::engine

@@ -1,0 +1,320 @@
+#include "server/metrics/metrics.h"
+
+#include <prometheus/collectable.h>
+#include <prometheus/exposer.h>
+#include <prometheus/metric_family.h>
+
+#include <exception>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/check.h"
+
+namespace kvstream::metrics {
+namespace {
+
+using engine::EngineStats;
+using engine::TierEngineStats;
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using tier::TierStats;
+
+// A number of a stats struct and its name.
+template <typename Stats, typename Number>
+struct Series {
+  const char* name;
+  const char* help;
+  Number Stats::*number;
+};
+
+constexpr Series<EngineStats, Gauge> kEngineGauges[] = {
+    {"kvstreamd_pool_bytes", "Size of the staging pool.", &EngineStats::pool_bytes},
+    {"kvstreamd_pool_reserved_bytes", "Share of the pool that only reads may use.",
+     &EngineStats::pool_reserved_bytes},
+    {"kvstreamd_pool_used_bytes", "Bytes of the pool in use.", &EngineStats::pool_used_bytes},
+    {"kvstreamd_staged_bytes", "Staged chunks that are not yet written everywhere.",
+     &EngineStats::staged_bytes},
+    {"kvstreamd_pool_huge_pages", "1 when the pool lies on huge pages.",
+     &EngineStats::pool_huge_pages},
+    {"kvstreamd_sessions", "Sessions that are open.", &EngineStats::sessions_open},
+    {"kvstreamd_host_buffers", "Host buffers attached.", &EngineStats::host_buffers},
+    {"kvstreamd_host_buffer_bytes", "Bytes of the host buffers attached.",
+     &EngineStats::host_buffer_bytes},
+    {"kvstreamd_leases", "Leases in force.", &EngineStats::leases},
+    {"kvstreamd_leased_chunks", "Chunks that leases protect.", &EngineStats::leased_chunks},
+    {"kvstreamd_operations_running", "Operations that have not quiesced.",
+     &EngineStats::operations_running},
+    {"kvstreamd_index_chunks", "Chunks in the index.", &EngineStats::index_chunks},
+    {"kvstreamd_draining", "1 while new operations are refused.", &EngineStats::draining},
+};
+
+constexpr Series<EngineStats, Counter> kEngineCounters[] = {
+    {"kvstreamd_sessions_opened_total", "Sessions opened.", &EngineStats::sessions_opened},
+    {"kvstreamd_leases_expired_total", "Leases that ended by their time.",
+     &EngineStats::leases_expired},
+    {"kvstreamd_read_steps_total", "ReadStep operations accepted.", &EngineStats::read_steps},
+    {"kvstreamd_stores_total", "Store operations accepted.", &EngineStats::stores},
+    {"kvstreamd_lookups_total", "Lookups answered.", &EngineStats::lookups},
+    {"kvstreamd_lookup_keys_total", "Keys asked for by lookups.", &EngineStats::lookup_keys},
+    {"kvstreamd_lookup_hits_total", "Keys that lookups found.", &EngineStats::lookup_hits},
+    {"kvstreamd_operations_rejected_total", "Operations refused.", &EngineStats::rejected},
+    {"kvstreamd_operations_cancelled_total", "Operations cancelled.", &EngineStats::cancelled},
+    {"kvstreamd_deadlines_exceeded_total", "Operations whose deadline passed first.",
+     &EngineStats::deadlines_exceeded},
+    {"kvstreamd_chunks_delivered_total", "Chunks delivered to clients.",
+     &EngineStats::chunks_delivered},
+    {"kvstreamd_chunks_failed_total", "Chunks of reads that failed.", &EngineStats::chunks_failed},
+    {"kvstreamd_chunks_missing_total", "Chunks of reads that were not there.",
+     &EngineStats::chunks_missing},
+    {"kvstreamd_delivered_bytes_total", "Bytes delivered to clients.",
+     &EngineStats::bytes_delivered},
+    {"kvstreamd_delivered_from_pool_bytes_total",
+     "Bytes delivered out of the staging pool, without a tier.", &EngineStats::bytes_from_pool},
+    {"kvstreamd_chunks_stored_total", "Chunks staged for writing.", &EngineStats::chunks_stored},
+    {"kvstreamd_stored_bytes_total", "Bytes staged for writing.", &EngineStats::bytes_stored},
+    {"kvstreamd_chunks_existed_total", "Chunks of stores that were present already.",
+     &EngineStats::chunks_existed},
+    {"kvstreamd_chunks_dropped_total", "Chunks of stores that found no room in time.",
+     &EngineStats::chunks_dropped},
+    {"kvstreamd_chunks_lost_total", "Staged chunks whose every write failed.",
+     &EngineStats::chunks_lost},
+};
+
+constexpr Series<EngineStats, Histogram> kEngineHistograms[] = {
+    {"kvstreamd_read_step_seconds", "A ReadStep, from arrival to quiesced.",
+     &EngineStats::read_step_us},
+    {"kvstreamd_store_release_seconds", "A Store, from arrival to quiesced.",
+     &EngineStats::store_release_us},
+    {"kvstreamd_lookup_seconds", "A Lookup, from arrival to its answer.", &EngineStats::lookup_us},
+};
+
+constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
+    {"kvstreamd_tier_out", "1 while the tier is out of service.", &TierEngineStats::out},
+    {"kvstreamd_tier_in_flight_bytes", "Bytes of reads in flight.",
+     &TierEngineStats::in_flight_bytes},
+    {"kvstreamd_tier_window_bytes", "Bytes of reads that may be in flight.",
+     &TierEngineStats::window_bytes},
+    {"kvstreamd_tier_quarantined_bytes", "Pool held by reads that nobody waits for any more.",
+     &TierEngineStats::quarantined_bytes},
+    {"kvstreamd_tier_quarantine_limit_bytes", "Quarantine at which the tier is taken out.",
+     &TierEngineStats::quarantine_limit_bytes},
+    {"kvstreamd_tier_write_backlog_bytes", "Bytes that wait to be written.",
+     &TierEngineStats::write_backlog_bytes},
+    {"kvstreamd_tier_read_rate_bytes_per_second", "Read rate while busy; 0 until known.",
+     &TierEngineStats::read_rate},
+    {"kvstreamd_tier_write_rate_bytes_per_second", "Write rate while busy; 0 until known.",
+     &TierEngineStats::write_rate},
+};
+
+constexpr Series<TierEngineStats, Counter> kTierEngineCounters[] = {
+    {"kvstreamd_tier_delivered_bytes_total", "Bytes delivered to clients from this tier.",
+     &TierEngineStats::bytes_delivered},
+    {"kvstreamd_tier_segments_read_total", "Segments read.", &TierEngineStats::segments_read},
+    {"kvstreamd_tier_segments_hedged_total",
+     "Segments read again from this tier because another was late.",
+     &TierEngineStats::segments_hedged},
+    {"kvstreamd_tier_corrupt_reads_total", "Reads whose bytes failed verification.",
+     &TierEngineStats::corrupt_reads},
+    {"kvstreamd_tier_missing_files_total", "Reads that found no file.",
+     &TierEngineStats::missing_files},
+    {"kvstreamd_tier_failed_reads_total", "Segment reads that failed.",
+     &TierEngineStats::failed_reads},
+    {"kvstreamd_tier_chunks_written_total", "Chunks published.", &TierEngineStats::chunks_written},
+    {"kvstreamd_tier_chunks_existed_total", "Writes that met the chunk published already.",
+     &TierEngineStats::chunks_existed},
+    {"kvstreamd_tier_failed_writes_total", "Chunk writes that failed.",
+     &TierEngineStats::failed_writes},
+    {"kvstreamd_tier_writes_dropped_total",
+     "Second copies given up because the tier or the pool was too busy.",
+     &TierEngineStats::writes_dropped},
+    {"kvstreamd_tier_files_set_aside_total", "Damaged files taken out of their names.",
+     &TierEngineStats::files_set_aside},
+    {"kvstreamd_tier_outages_total", "Times that the tier was taken out of service.",
+     &TierEngineStats::times_out},
+};
+
+constexpr Series<TierStats, Gauge> kTierGauges[] = {
+    {"kvstreamd_tier_open_files", "Descriptors kept open for reading.", &TierStats::open_files},
+};
+
+constexpr Series<TierStats, Counter> kTierCounters[] = {
+    {"kvstreamd_tier_read_bytes_total", "Bytes read from the tier.", &TierStats::bytes_read},
+    {"kvstreamd_tier_written_bytes_total", "Bytes written to the tier.", &TierStats::bytes_written},
+    {"kvstreamd_tier_read_errors_total", "Device reads that failed.", &TierStats::read_errors},
+    {"kvstreamd_tier_write_errors_total", "Writes that failed.", &TierStats::write_errors},
+    {"kvstreamd_tier_short_reads_resumed_total", "Short reads that were continued.",
+     &TierStats::short_reads_resumed},
+    {"kvstreamd_tier_retries_total", "Requests given to the kernel again.", &TierStats::retries},
+    {"kvstreamd_tier_unknown_completions_total", "Completions whose request is unknown; a bug.",
+     &TierStats::unknown_completions},
+};
+
+// The stats structs hold nothing but numbers, so their sizes tell how many they have: a number
+// without a name above is an error here.
+static_assert(sizeof(TierStats) ==
+              std::size(kTierGauges) * sizeof(Gauge) + std::size(kTierCounters) * sizeof(Counter));
+static_assert(sizeof(TierEngineStats) == std::size(kTierEngineGauges) * sizeof(Gauge) +
+                                             std::size(kTierEngineCounters) * sizeof(Counter));
+static_assert(sizeof(EngineStats) == kTiersMax * sizeof(TierEngineStats) +
+                                         std::size(kEngineGauges) * sizeof(Gauge) +
+                                         std::size(kEngineCounters) * sizeof(Counter) +
+                                         std::size(kEngineHistograms) * sizeof(Histogram));
+
+using Labels = std::vector<ClientMetric::Label>;
+
+ClientMetric Sample(const Gauge& number) {
+  ClientMetric metric;
+  metric.gauge.value = static_cast<double>(number.Get());
+  return metric;
+}
+
+ClientMetric Sample(const Counter& number) {
+  ClientMetric metric;
+  metric.counter.value = static_cast<double>(number.Get());
+  return metric;
+}
+
+ClientMetric Sample(const Histogram& number) {
+  ClientMetric metric;
+  uint64_t count = 0;
+  for (size_t i = 0; i < Histogram::kBuckets; ++i) {
+    count += number.Count(i);
+    const bool last = i + 1 == Histogram::kBuckets;
+    metric.histogram.bucket.push_back(
+        {count, last ? std::numeric_limits<double>::infinity()
+                     : static_cast<double>(Histogram::UpperBoundUs(i)) / 1e6});
+  }
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum = static_cast<double>(number.SumUs()) / 1e6;
+  return metric;
+}
+
+constexpr MetricType TypeOf(const Gauge*) { return MetricType::Gauge; }
+constexpr MetricType TypeOf(const Counter*) { return MetricType::Counter; }
+constexpr MetricType TypeOf(const Histogram*) { return MetricType::Histogram; }
+
+// The stats of one tier, or of the daemon: then without labels.
+template <typename Stats>
+struct Labelled {
+  const Stats* stats;
+  Labels labels;
+};
+
+// One family for each series of the table, with one sample for each of `sources`.
+template <typename Stats, typename Number, size_t n>
+void Collect(const Series<Stats, Number> (&table)[n], const std::vector<Labelled<Stats>>& sources,
+             std::vector<MetricFamily>* out) {
+  for (const Series<Stats, Number>& series : table) {
+    MetricFamily family{series.name, series.help, TypeOf(static_cast<const Number*>(nullptr)), {}};
+    for (const Labelled<Stats>& source : sources) {
+      family.metric.push_back(Sample(source.stats->*series.number));
+      family.metric.back().label = source.labels;
+    }
+    out->push_back(std::move(family));
+  }
+}
+
+MetricFamily GaugeFamily(std::string name, std::string help) {
+  return {std::move(name), std::move(help), MetricType::Gauge, {}};
+}
+
+void AddGauge(double value, Labels labels, MetricFamily* family) {
+  family->metric.emplace_back();
+  family->metric.back().gauge.value = value;
+  family->metric.back().label = std::move(labels);
+}
+
+class Numbers final : public prometheus::Collectable {
+ public:
+  explicit Numbers(MetricsSource source) : source_(std::move(source)) {}
+
+  std::vector<MetricFamily> Collect() const override {
+    std::vector<Labelled<TierEngineStats>> tier_engine;
+    std::vector<Labelled<TierStats>> tiers;
+    for (const TierSource& t : source_.tiers) {
+      const Labels labels = {{"tier", t.name}};
+      tier_engine.push_back({&source_.engine->tiers[t.id.value], labels});
+      if (t.stats != nullptr) tiers.push_back({t.stats, labels});
+    }
+    std::vector<MetricFamily> out;
+    CollectFacts(&out);
+    const std::vector<Labelled<EngineStats>> engine = {{source_.engine, {}}};
+    metrics::Collect(kEngineGauges, engine, &out);
+    metrics::Collect(kEngineCounters, engine, &out);
+    metrics::Collect(kEngineHistograms, engine, &out);
+    metrics::Collect(kTierEngineGauges, tier_engine, &out);
+    metrics::Collect(kTierEngineCounters, tier_engine, &out);
+    metrics::Collect(kTierGauges, tiers, &out);
+    metrics::Collect(kTierCounters, tiers, &out);
+    return out;
+  }
+
+ private:
+  void CollectFacts(std::vector<MetricFamily>* out) const {
+    MetricFamily info = GaugeFamily("kvstreamd_info", "Always 1: version and boot of the daemon.");
+    AddGauge(1, {{"version", source_.daemon->version}, {"boot", ToHex(source_.daemon->boot)}},
+             &info);
+    out->push_back(std::move(info));
+
+    MetricFamily ready =
+        GaugeFamily("kvstreamd_ready", "1 once every required tier has passed its probe.");
+    AddGauge(static_cast<double>(source_.daemon->ready.Get()), {}, &ready);
+    out->push_back(std::move(ready));
+
+    MetricFamily tier_info =
+        GaugeFamily("kvstreamd_tier_info", "Always 1: what the probe of the tier found out.");
+    for (const TierSource& t : source_.tiers) {
+      if (t.facts == nullptr) continue;
+      AddGauge(1,
+               {{"tier", t.name},
+                {"io_engine", t.facts->io_engine},
+                {"direct", t.facts->direct ? "true" : "false"},
+                {"alignment_bytes", std::to_string(t.facts->alignment)},
+                {"registered_buffers", t.facts->registered_buffers ? "true" : "false"}},
+               &tier_info);
+    }
+    out->push_back(std::move(tier_info));
+  }
+
+  const MetricsSource source_;
+};
+
+}  // namespace
+
+MetricsServer::MetricsServer(std::string host, std::shared_ptr<prometheus::Collectable> numbers,
+                             std::unique_ptr<prometheus::Exposer> exposer, int port)
+    : host_(std::move(host)),
+      numbers_(std::move(numbers)),
+      exposer_(std::move(exposer)),
+      port_(port) {}
+
+MetricsServer::~MetricsServer() = default;
+
+std::string MetricsServer::address() const { return absl::StrCat(host_, ":", port_); }
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& listen,
+                                                                    MetricsSource source) {
+  KV_CHECK(source.daemon != nullptr && source.engine != nullptr);
+  for (const TierSource& t : source.tiers) KV_CHECK(t.id.value < kTiersMax);
+  auto numbers = std::make_shared<Numbers>(std::move(source));
+  // The library throws for an address it cannot listen on; exceptions end here.
+  try {
+    auto exposer = std::make_unique<prometheus::Exposer>(listen);
+    exposer->RegisterCollectable(numbers);
+    const std::vector<int> ports = exposer->GetListeningPorts();
+    if (ports.empty()) {
+      return absl::UnavailableError(absl::StrCat("listen for metrics on ", listen, ": no port"));
+    }
+    return std::unique_ptr<MetricsServer>(new MetricsServer(
+        listen.substr(0, listen.rfind(':')), std::move(numbers), std::move(exposer), ports[0]));
+  } catch (const std::exception& e) {
+    return absl::UnavailableError(absl::StrCat("listen for metrics on '", listen,
+                                               "': busy or not an address of this host (", e.what(),
+                                               ")"));
+  }
+}
+
+}  // namespace kvstream::metrics

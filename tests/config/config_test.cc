@@ -1,0 +1,341 @@
+#include "server/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace kvstream::config {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kSockets[] = "sockets { grpc: '/run/k.sock' }\n";
+constexpr char kTier[] = "tiers { name: 'nvme' root: '/a' }\n";
+
+// What ParseConfig says, a line each; empty when it says nothing.
+std::vector<std::string> Complaints(const std::string& text) {
+  const auto options = ParseConfig(text, "test");
+  if (options.ok()) return {};
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+  std::vector<std::string> lines;
+  std::istringstream all{std::string(options.status().message())};
+  for (std::string line; std::getline(all, line);) lines.push_back(line);
+  return lines;
+}
+
+// The same for a valid config with `text` added.
+std::vector<std::string> ComplaintsWith(const std::string& text) {
+  return Complaints(std::string(kSockets) + kTier + text);
+}
+
+std::vector<std::string> ComplaintsWithTier(const std::string& field) {
+  return Complaints(std::string(kSockets) + "tiers { name: 'nvme' root: '/a' " + field + " }");
+}
+
+TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
+  const auto options = ParseConfig(std::string(kSockets) + kTier, "test");
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->grpc_socket, "/run/k.sock");
+  EXPECT_EQ(options->handoff_socket, "/run/k.sock.handoff");
+  EXPECT_EQ(options->socket_mode, 0660u);
+  EXPECT_EQ(options->pool_bytes, 1024 * kMiB);
+  EXPECT_EQ(options->pool_reserved_bytes, 512 * kMiB);
+  EXPECT_EQ(options->hedge_after, 100 * kMillisecond);
+  EXPECT_TRUE(options->replicate_all);
+  EXPECT_EQ(options->segment_bytes_default, 4 * kMiB);
+  EXPECT_EQ(options->deadline_max, 600 * kSecond);
+  EXPECT_EQ(options->metrics_listen, "127.0.0.1:9464");
+  EXPECT_EQ(options->drain, 20 * kSecond);
+  EXPECT_TRUE(options->reflection);
+}
+
+TEST(ConfigTest, TierValuesAreResolvedToBytes) {
+  const auto options = ParseConfig(std::string(kSockets) +
+                                       "tiers { name: 'a' root: '/a' io_kib: 4 window_mib: 3 "
+                                       "write_window_mib: 5 write_backlog_mib: 7 open_files: 16 "
+                                       "shared: true required: false }"
+                                       "tiers { name: 'b' root: '/b' quarantine_mib: 9 }",
+                                   "test");
+  ASSERT_TRUE(options.ok()) << options.status();
+  const TierOptions& a = options->tiers[0];
+  EXPECT_EQ(a.io_bytes, 4096u);
+  EXPECT_EQ(a.window_bytes, 3 * kMiB);
+  EXPECT_EQ(a.write_window_bytes, 5 * kMiB);
+  EXPECT_EQ(a.write_backlog_bytes, 7 * kMiB);
+  EXPECT_EQ(a.quarantine_bytes, 3 * kMiB / 2);
+  EXPECT_EQ(a.open_files, 16u);
+  EXPECT_TRUE(a.shared);
+  EXPECT_FALSE(a.required);
+  EXPECT_EQ(options->tiers[1].quarantine_bytes, 9 * kMiB);
+}
+
+TEST(ConfigTest, ReservedShareOfThePoolIsWholePages) {
+  const auto options =
+      ParseConfig(std::string(kSockets) + kTier + "pool { mib: 101 reads_percent: 33 }", "test");
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->pool_reserved_bytes % 4096, 0u);
+  EXPECT_EQ(options->pool_reserved_bytes, 101 * kMiB * 33 / 100 / 4096 * 4096);
+}
+
+TEST(ConfigTest, EmptyConfigNamesWhatIsRequired) {
+  EXPECT_THAT(Complaints(""),
+              ElementsAre("sockets.grpc: is required", "tiers: there are 0, not 1 .. 8"));
+}
+
+TEST(ConfigTest, EveryErrorIsReportedAtOnce) {
+  EXPECT_THAT(Complaints("sockets { grpc: 'k.sock' mode: '0888' }"
+                         "tiers { name: 'nvme' root: '/a' }"
+                         "tiers { name: 'nvme' root: '/a' io_kib: 3 }"
+                         "pool { copy_threads: 0 }"
+                         "drain_ms: 99"),
+              ElementsAre("sockets.grpc: 'k.sock' is not an absolute path",
+                          "sockets.handoff: 'k.sock.handoff' is not an absolute path",
+                          "sockets.mode: '0888' is not an octal number in 0000 .. 0777",
+                          "tiers[1].io_kib: 3 is not a power of two in 4 .. 65536",
+                          "tiers[1].name: 'nvme' is the name of tiers[0] too",
+                          "tiers[1].root: '/a' is the root of tiers[0] too",
+                          "pool.copy_threads: 0 is not in 1 .. 64",
+                          "drain_ms: 99 is not in 100 .. 600000"));
+}
+
+TEST(ConfigTest, UnknownFieldIsReportedWithItsPlace) {
+  const auto lines = Complaints("sockets {\n  grcp: '/a'\n}\n");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], HasSubstr("test:2:"));
+  EXPECT_THAT(lines[0], HasSubstr("grcp"));
+}
+
+TEST(ConfigTest, UnfinishedTextIsReportedWithItsPlace) {
+  const auto lines = Complaints("sockets {\n  grpc: '/a'\n");
+  ASSERT_FALSE(lines.empty());
+  EXPECT_THAT(lines[0], HasSubstr("test:3:"));
+}
+
+TEST(ConfigTest, NumberThatDoesNotFitItsFieldIsAnError) {
+  EXPECT_THAT(ComplaintsWith("pool { copy_threads: 4294967296 }"), ElementsAre(HasSubstr("test:")));
+  EXPECT_THAT(ComplaintsWith("drain_ms: -1"), ElementsAre(HasSubstr("test:")));
+}
+
+struct RangeCase {
+  std::string field;  // "message { name" or "name": what comes before the colon.
+  std::string path;
+  uint64_t min;
+  uint64_t max;
+};
+
+const RangeCase kRanges[] = {
+    {"pool { mib", "pool.mib", 16, 1048576},
+    {"pool { reads_percent", "pool.reads_percent", 10, 90},
+    {"pool { copy_threads", "pool.copy_threads", 1, 64},
+    {"reads { hedge_after_ms", "reads.hedge_after_ms", 1, 60000},
+    {"writes { max_defer_ms", "writes.max_defer_ms", 0, 3600000},
+    {"writes { watermark_percent", "writes.watermark_percent", 1, 100},
+    {"limits { lookup_keys_max", "limits.lookup_keys_max", 1, 1048576},
+    {"limits { chunks_per_operation_max", "limits.chunks_per_operation_max", 1, 1048576},
+    {"limits { operations_per_session_max", "limits.operations_per_session_max", 1, 65536},
+    {"limits { host_buffers_per_session_max", "limits.host_buffers_per_session_max", 1, 4096},
+    {"limits { host_buffer_mib_per_session_max", "limits.host_buffer_mib_per_session_max", 1,
+     16777216},
+    {"limits { sessions_max", "limits.sessions_max", 1, 65536},
+    {"limits { deadline_ms_max", "limits.deadline_ms_max", 1, 86400000},
+    {"limits { lease_ms_max", "limits.lease_ms_max", 1, 86400000},
+    {"limits { message_mib_max", "limits.message_mib_max", 1, 1024},
+    {"limits { unread_events_mib_max", "limits.unread_events_mib_max", 1, 1024},
+    {"drain_ms", "drain_ms", 100, 600000},
+};
+
+std::string Set(const std::string& field, uint64_t value) {
+  const bool nested = field.find('{') != std::string::npos;
+  return field + ": " + std::to_string(value) + (nested ? " }" : "");
+}
+
+TEST(ConfigTest, EveryRangeAcceptsItsEndsAndRefusesTheNext) {
+  for (const RangeCase& c : kRanges) {
+    SCOPED_TRACE(c.path);
+    // The smallest pools cannot hold the default segment; that is another test.
+    const std::string small = c.path.starts_with("pool.")
+                                  ? "limits { segment_kib: 16 segment_kib_max: 16 }"
+                                  : std::string();
+    EXPECT_THAT(ComplaintsWith(small + Set(c.field, c.min)), IsEmpty());
+    EXPECT_THAT(ComplaintsWith(small + Set(c.field, c.max)), IsEmpty());
+    const std::string limit =
+        " is not in " + std::to_string(c.min) + " .. " + std::to_string(c.max);
+    EXPECT_THAT(ComplaintsWith(small + Set(c.field, c.max + 1)),
+                ElementsAre(c.path + ": " + std::to_string(c.max + 1) + limit));
+    if (c.min == 0) continue;
+    EXPECT_THAT(ComplaintsWith(small + Set(c.field, c.min - 1)),
+                testing::Contains(c.path + ": " + std::to_string(c.min - 1) + limit));
+  }
+}
+
+const RangeCase kTierRanges[] = {
+    {"window_mib", "", 1, 4096},           {"write_window_mib", "", 1, 4096},
+    {"write_backlog_mib", "", 1, 1048576}, {"quarantine_mib", "", 1, 32},
+    {"open_files", "", 16, 100000},
+};
+
+TEST(ConfigTest, EveryRangeOfATierAcceptsItsEndsAndRefusesTheNext) {
+  for (const RangeCase& c : kTierRanges) {
+    SCOPED_TRACE(c.field);
+    EXPECT_THAT(ComplaintsWithTier(Set(c.field, c.min)), IsEmpty());
+    EXPECT_THAT(ComplaintsWithTier(Set(c.field, c.max)), IsEmpty());
+    EXPECT_THAT(ComplaintsWithTier(Set(c.field, c.min - 1)),
+                ElementsAre(HasSubstr("tiers[0]." + c.field)));
+    EXPECT_THAT(ComplaintsWithTier(Set(c.field, c.max + 1)),
+                ElementsAre(HasSubstr("tiers[0]." + c.field)));
+  }
+}
+
+TEST(ConfigTest, LargestNumbersAreRefusedAndNeverOverflow) {
+  for (const RangeCase& c : kRanges) {
+    if (c.path.ends_with("percent") || c.path.ends_with("threads")) continue;
+    const uint64_t largest = c.path == "reads.hedge_after_ms"
+                                 ? uint64_t{std::numeric_limits<uint32_t>::max()}
+                                 : std::numeric_limits<uint64_t>::max();
+    EXPECT_THAT(ComplaintsWith(Set(c.field, largest)), testing::Not(IsEmpty())) << c.path;
+  }
+}
+
+TEST(ConfigTest, DeviceRequestIsAPowerOfTwo) {
+  for (const char* good : {"4", "512", "65536"}) {
+    EXPECT_THAT(ComplaintsWithTier(std::string("io_kib: ") + good), IsEmpty()) << good;
+  }
+  for (const char* bad : {"0", "2", "3", "6", "65537", "131072"}) {
+    EXPECT_THAT(ComplaintsWithTier(std::string("io_kib: ") + bad),
+                ElementsAre(std::string("tiers[0].io_kib: ") + bad +
+                            " is not a power of two in 4 .. 65536"));
+  }
+}
+
+TEST(ConfigTest, TierNamesAreOneToThirtyTwoPlainCharacters) {
+  const auto with_name = [](const std::string& name) {
+    return Complaints(std::string(kSockets) + "tiers { root: '/a' name: '" + name + "' }");
+  };
+  EXPECT_THAT(with_name(std::string(32, 'a')), IsEmpty());
+  EXPECT_THAT(with_name("a-b_9"), IsEmpty());
+  for (const std::string& bad : {std::string(), std::string(33, 'a'), std::string("Nvme"),
+                                 std::string("a b"), std::string("a/b")}) {
+    EXPECT_THAT(with_name(bad), ElementsAre(HasSubstr("tiers[0].name: '" + bad + "'")));
+  }
+}
+
+TEST(ConfigTest, TierCountIsBounded) {
+  std::string text = kSockets;
+  for (int i = 0; i < 8; ++i) {
+    const std::string n = std::to_string(i);
+    text += "tiers { name: 't" + n + "' root: '/r" + n + "' }";
+  }
+  EXPECT_THAT(Complaints(text), IsEmpty());
+  EXPECT_THAT(Complaints(text + kTier), ElementsAre("tiers: there are 9, not 1 .. 8"));
+}
+
+TEST(ConfigTest, RootsAreAbsolutePaths) {
+  EXPECT_THAT(Complaints(std::string(kSockets) + "tiers { name: 'a' }"),
+              ElementsAre("tiers[0].root: is required"));
+  EXPECT_THAT(Complaints(std::string(kSockets) + "tiers { name: 'a' root: 'b' }"),
+              ElementsAre("tiers[0].root: 'b' is not an absolute path"));
+  EXPECT_THAT(Complaints(std::string(kSockets) + "tiers { name: 'a' root: '/b\\000c' }"),
+              ElementsAre("tiers[0].root: contains a zero byte"));
+}
+
+TEST(ConfigTest, SocketPathsFitASocketAddress) {
+  const auto with_grpc = [](size_t bytes, const std::string& more) {
+    return Complaints("sockets { grpc: '/" + std::string(bytes - 1, 'x') + "' " + more + "}" +
+                      kTier);
+  };
+  EXPECT_THAT(with_grpc(100, "handoff: '/h'"), IsEmpty());
+  EXPECT_THAT(with_grpc(101, "handoff: '/h'"), ElementsAre(HasSubstr("longer than 100 bytes")));
+  // The derived handoff path is eight bytes longer, and has to fit as well.
+  EXPECT_THAT(with_grpc(99, ""), IsEmpty());
+  EXPECT_THAT(with_grpc(100, ""), ElementsAre(testing::StartsWith("sockets.handoff: ")));
+}
+
+TEST(ConfigTest, SocketsDiffer) {
+  EXPECT_THAT(Complaints("sockets { grpc: '/s' handoff: '/s' }" + std::string(kTier)),
+              ElementsAre("sockets.handoff: is the same path as sockets.grpc"));
+}
+
+TEST(ConfigTest, SocketModeIsOctal) {
+  const auto with_mode = [](const std::string& mode) {
+    return Complaints("sockets { grpc: '/s' mode: '" + mode + "' }" + kTier);
+  };
+  const auto options = ParseConfig("sockets { grpc: '/s' mode: '600' }" + std::string(kTier), "t");
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options->socket_mode, 0600u);
+  for (const char* bad : {"", "8", "1777", "00660", "rw", "-1", "0x1"}) {
+    EXPECT_THAT(with_mode(bad), ElementsAre(HasSubstr("sockets.mode"))) << bad;
+  }
+}
+
+TEST(ConfigTest, LargestSegmentFitsHalfOfTheReservedPool) {
+  const std::string pool = "pool { mib: 16 reads_percent: 50 }";
+  EXPECT_THAT(ComplaintsWith(pool + "limits { segment_kib_max: 4096 }"), IsEmpty());
+  EXPECT_THAT(
+      ComplaintsWith(pool + "limits { segment_kib_max: 8192 }"),
+      ElementsAre("limits.segment_kib_max: 8192 is not a power of two of at most 4096, half "
+                  "of what the pool reserves for reads"));
+  EXPECT_THAT(ComplaintsWith("limits { segment_kib_max: 12288 }"),
+              ElementsAre(HasSubstr("limits.segment_kib_max: 12288 is not a power of two")));
+}
+
+TEST(ConfigTest, DefaultSegmentIsAtMostTheLargest) {
+  EXPECT_THAT(ComplaintsWith("limits { segment_kib: 8192 segment_kib_max: 4096 }"),
+              ElementsAre("limits.segment_kib: 8192 is more than limits.segment_kib_max, 4096"));
+  EXPECT_THAT(ComplaintsWith("limits { segment_kib: 5000 }"),
+              ElementsAre("limits.segment_kib: 5000 is not a power of two in 16 .. 65536"));
+}
+
+TEST(ConfigTest, MetricsListenIsOneAddress) {
+  for (const char* good : {"", "127.0.0.1:0", "[::1]:9464", "localhost:65535", "0.0.0.0:80"}) {
+    EXPECT_THAT(ComplaintsWith("metrics { listen: '" + std::string(good) + "' }"), IsEmpty())
+        << good;
+  }
+  for (const char* bad :
+       {"9464", ":9464", "a:", "a:65536", "a:1,b:2", "a:1s", "::1:80", "a b:1", "a:-1", "[]:1"}) {
+    EXPECT_THAT(ComplaintsWith("metrics { listen: '" + std::string(bad) + "' }"),
+                ElementsAre(HasSubstr("metrics.listen: '" + std::string(bad) + "'")));
+  }
+}
+
+TEST(ConfigTest, LogLevelIsOneOfFiveWords) {
+  EXPECT_THAT(ComplaintsWith("logging { level: 'trace' }"), IsEmpty());
+  EXPECT_THAT(ComplaintsWith("logging { level: 'loud' }"),
+              ElementsAre("logging.level: 'loud' is not trace, debug, info, warn or error"));
+}
+
+TEST(ConfigTest, MissingFileIsNotFoundAndNamed) {
+  const auto options = LoadConfig("/nonexistent/kvstream.textproto");
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(options.status().message()),
+              HasSubstr("/nonexistent/kvstream.textproto"));
+}
+
+TEST(ConfigTest, DirectoryIsAnErrorAndNamed) {
+  const std::string directory = std::filesystem::temp_directory_path();
+  const auto options = LoadConfig(directory);
+  EXPECT_FALSE(options.ok());
+  EXPECT_THAT(std::string(options.status().message()), HasSubstr(directory));
+}
+
+TEST(ConfigTest, HugeFileIsRefused) {
+  std::string path = std::filesystem::temp_directory_path() / "kvstream-config-XXXXXX";
+  const int fd = ::mkstemp(path.data());
+  ASSERT_GE(fd, 0);
+  ::close(fd);
+  std::ofstream(path) << std::string((1 << 20) + 1, '#');
+  const auto options = LoadConfig(path);
+  std::filesystem::remove(path);
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(options.status().message()), HasSubstr("longer than"));
+}
+
+}  // namespace
+}  // namespace kvstream::config

@@ -1,0 +1,271 @@
+#include "server/metrics/metrics.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "server/base/unique_fd.h"
+
+namespace kvstream::metrics {
+namespace {
+
+using engine::EngineStats;
+using engine::TierEngineStats;
+using testing::HasSubstr;
+using testing::Not;
+using tier::TierStats;
+
+// A GET over a plain socket: status line, headers and body.
+std::string Get(int port, const std::string& path) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    ADD_FAILURE() << "cannot connect to port " << port;
+    return "";
+  }
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string reply;
+  char buffer[4096];
+  for (ssize_t n; (n = ::recv(fd.get(), buffer, sizeof buffer, 0)) > 0;) {
+    reply.append(buffer, static_cast<size_t>(n));
+  }
+  return reply;
+}
+
+template <typename Stats>
+struct Expected {
+  std::string name;
+  std::function<void(Stats&, uint64_t)> add;
+};
+
+#define KV_NUMBER(Stats, name, field)                          \
+  Expected<Stats> {                                            \
+    name, [](Stats& stats, uint64_t n) { stats.field.Add(n); } \
+  }
+
+const Expected<EngineStats> kEngine[] = {
+    KV_NUMBER(EngineStats, "pool_bytes", pool_bytes),
+    KV_NUMBER(EngineStats, "pool_reserved_bytes", pool_reserved_bytes),
+    KV_NUMBER(EngineStats, "pool_used_bytes", pool_used_bytes),
+    KV_NUMBER(EngineStats, "staged_bytes", staged_bytes),
+    KV_NUMBER(EngineStats, "pool_huge_pages", pool_huge_pages),
+    KV_NUMBER(EngineStats, "sessions", sessions_open),
+    KV_NUMBER(EngineStats, "sessions_opened_total", sessions_opened),
+    KV_NUMBER(EngineStats, "host_buffers", host_buffers),
+    KV_NUMBER(EngineStats, "host_buffer_bytes", host_buffer_bytes),
+    KV_NUMBER(EngineStats, "leases", leases),
+    KV_NUMBER(EngineStats, "leased_chunks", leased_chunks),
+    KV_NUMBER(EngineStats, "leases_expired_total", leases_expired),
+    KV_NUMBER(EngineStats, "operations_running", operations_running),
+    KV_NUMBER(EngineStats, "read_steps_total", read_steps),
+    KV_NUMBER(EngineStats, "stores_total", stores),
+    KV_NUMBER(EngineStats, "lookups_total", lookups),
+    KV_NUMBER(EngineStats, "lookup_keys_total", lookup_keys),
+    KV_NUMBER(EngineStats, "lookup_hits_total", lookup_hits),
+    KV_NUMBER(EngineStats, "operations_rejected_total", rejected),
+    KV_NUMBER(EngineStats, "operations_cancelled_total", cancelled),
+    KV_NUMBER(EngineStats, "deadlines_exceeded_total", deadlines_exceeded),
+    KV_NUMBER(EngineStats, "chunks_delivered_total", chunks_delivered),
+    KV_NUMBER(EngineStats, "chunks_failed_total", chunks_failed),
+    KV_NUMBER(EngineStats, "chunks_missing_total", chunks_missing),
+    KV_NUMBER(EngineStats, "delivered_bytes_total", bytes_delivered),
+    KV_NUMBER(EngineStats, "delivered_from_pool_bytes_total", bytes_from_pool),
+    KV_NUMBER(EngineStats, "chunks_stored_total", chunks_stored),
+    KV_NUMBER(EngineStats, "stored_bytes_total", bytes_stored),
+    KV_NUMBER(EngineStats, "chunks_existed_total", chunks_existed),
+    KV_NUMBER(EngineStats, "chunks_dropped_total", chunks_dropped),
+    KV_NUMBER(EngineStats, "chunks_lost_total", chunks_lost),
+    KV_NUMBER(EngineStats, "index_chunks", index_chunks),
+    KV_NUMBER(EngineStats, "draining", draining),
+};
+
+const Expected<TierEngineStats> kTierEngine[] = {
+    KV_NUMBER(TierEngineStats, "tier_out", out),
+    KV_NUMBER(TierEngineStats, "tier_in_flight_bytes", in_flight_bytes),
+    KV_NUMBER(TierEngineStats, "tier_window_bytes", window_bytes),
+    KV_NUMBER(TierEngineStats, "tier_quarantined_bytes", quarantined_bytes),
+    KV_NUMBER(TierEngineStats, "tier_quarantine_limit_bytes", quarantine_limit_bytes),
+    KV_NUMBER(TierEngineStats, "tier_write_backlog_bytes", write_backlog_bytes),
+    KV_NUMBER(TierEngineStats, "tier_read_rate_bytes_per_second", read_rate),
+    KV_NUMBER(TierEngineStats, "tier_write_rate_bytes_per_second", write_rate),
+    KV_NUMBER(TierEngineStats, "tier_delivered_bytes_total", bytes_delivered),
+    KV_NUMBER(TierEngineStats, "tier_segments_read_total", segments_read),
+    KV_NUMBER(TierEngineStats, "tier_segments_hedged_total", segments_hedged),
+    KV_NUMBER(TierEngineStats, "tier_corrupt_reads_total", corrupt_reads),
+    KV_NUMBER(TierEngineStats, "tier_missing_files_total", missing_files),
+    KV_NUMBER(TierEngineStats, "tier_failed_reads_total", failed_reads),
+    KV_NUMBER(TierEngineStats, "tier_chunks_written_total", chunks_written),
+    KV_NUMBER(TierEngineStats, "tier_chunks_existed_total", chunks_existed),
+    KV_NUMBER(TierEngineStats, "tier_failed_writes_total", failed_writes),
+    KV_NUMBER(TierEngineStats, "tier_writes_dropped_total", writes_dropped),
+    KV_NUMBER(TierEngineStats, "tier_files_set_aside_total", files_set_aside),
+    KV_NUMBER(TierEngineStats, "tier_outages_total", times_out),
+};
+
+const Expected<TierStats> kTier[] = {
+    KV_NUMBER(TierStats, "tier_open_files", open_files),
+    KV_NUMBER(TierStats, "tier_read_bytes_total", bytes_read),
+    KV_NUMBER(TierStats, "tier_written_bytes_total", bytes_written),
+    KV_NUMBER(TierStats, "tier_read_errors_total", read_errors),
+    KV_NUMBER(TierStats, "tier_write_errors_total", write_errors),
+    KV_NUMBER(TierStats, "tier_short_reads_resumed_total", short_reads_resumed),
+    KV_NUMBER(TierStats, "tier_retries_total", retries),
+    KV_NUMBER(TierStats, "tier_unknown_completions_total", unknown_completions),
+};
+
+#undef KV_NUMBER
+
+// A daemon whose every number has another value, with a tier that opened and one that did not; and
+// what one scrape of it says. One for all tests, because the server takes its time to stop.
+class MetricsTest : public testing::Test {
+ protected:
+  struct World {
+    World() {
+      daemon.version = "1.2.3";
+      daemon.boot.bytes[15] = 0xab;
+      daemon.ready.Set(1);
+      facts.io_engine = "io_uring";
+      facts.direct = true;
+      facts.alignment = 512;
+      uint64_t n = 0;
+      for (const auto& expected : kEngine) expected.add(engine, ++n);
+      for (const auto& expected : kTierEngine) expected.add(engine.tiers[0], ++n);
+      for (const auto& expected : kTier) expected.add(tier, ++n);
+      for (const auto& expected : kTierEngine) expected.add(engine.tiers[1], ++n);
+      engine.read_step_us.Observe(1);
+      engine.read_step_us.Observe(1'000'000);
+      engine.read_step_us.Observe(uint64_t{1} << 33);
+    }
+
+    MetricsSource Source() const {
+      return {&daemon,
+              &engine,
+              {{TierId{0}, "nvme", &tier, &facts}, {TierId{1}, "pfs", nullptr, nullptr}}};
+    }
+
+    DaemonFacts daemon;
+    EngineStats engine;
+    TierStats tier;
+    tier::TierFacts facts;
+  };
+
+  static void SetUpTestSuite() {
+    world_ = std::make_unique<World>();
+    auto server = MetricsServer::Start("127.0.0.1:0", world_->Source());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    text_ = Get(server_->port(), "/metrics");
+  }
+
+  static void TearDownTestSuite() {
+    server_.reset();
+    world_.reset();
+  }
+
+  static inline std::unique_ptr<World> world_;
+  static inline std::unique_ptr<MetricsServer> server_;
+  static inline std::string text_;
+};
+
+TEST_F(MetricsTest, EveryNumberHasItsSeriesAndTiersDoNotMix) {
+  uint64_t n = 0;
+  const auto check = [&n](const std::string& name, const std::string& labels) {
+    EXPECT_THAT(text_,
+                HasSubstr("\nkvstreamd_" + name + labels + " " + std::to_string(++n) + "\n"));
+  };
+  for (const auto& expected : kEngine) check(expected.name, "");
+  for (const auto& expected : kTierEngine) check(expected.name, "{tier=\"nvme\"}");
+  for (const auto& expected : kTier) check(expected.name, "{tier=\"nvme\"}");
+  for (const auto& expected : kTierEngine) check(expected.name, "{tier=\"pfs\"}");
+}
+
+TEST_F(MetricsTest, TierThatDidNotOpenShowsTheEnginesNumbersOnly) {
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_tier_out{tier=\"pfs\"}"));
+  EXPECT_THAT(text_, Not(HasSubstr("kvstreamd_tier_read_bytes_total{tier=\"pfs\"}")));
+  EXPECT_THAT(text_, Not(HasSubstr("kvstreamd_tier_info{tier=\"pfs\"")));
+}
+
+TEST_F(MetricsTest, DaemonAndTiersAreDescribed) {
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_info{version=\"1.2.3\","
+                               "boot=\"000000000000000000000000000000ab\"} 1\n"));
+  EXPECT_THAT(text_, HasSubstr("\nkvstreamd_ready 1\n"));
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_tier_info{tier=\"nvme\",io_engine=\"io_uring\","
+                               "direct=\"true\",alignment_bytes=\"512\","
+                               "registered_buffers=\"false\"} 1\n"));
+}
+
+TEST_F(MetricsTest, HistogramsAreCumulativeAndInSeconds) {
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_read_step_seconds_count 3\n"));
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_read_step_seconds_bucket{le=\"1.048576\"} 2\n"));
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_read_step_seconds_bucket{le=\"0.524288\"} 1\n"));
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_read_step_seconds_bucket{le=\"+Inf\"} 3\n"));
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_store_release_seconds_count 0\n"));
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_lookup_seconds_count 0\n"));
+}
+
+TEST_F(MetricsTest, NamesAreUniqueAndFollowTheRules) {
+  std::istringstream lines(text_);
+  std::set<std::string> names;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string hash, keyword, name, type;
+    words >> hash >> keyword >> name >> type;
+    if (keyword != "TYPE" || !name.starts_with("kvstreamd_")) continue;
+    EXPECT_TRUE(names.insert(name).second) << name;
+    EXPECT_EQ(name.ends_with("_total"), type == "counter") << name;
+  }
+  EXPECT_GT(names.size(), std::size(kEngine) + std::size(kTierEngine) + std::size(kTier));
+}
+
+TEST_F(MetricsTest, AddressTellsThePortInUse) {
+  EXPECT_NE(server_->port(), 0);
+  EXPECT_EQ(server_->address(), "127.0.0.1:" + std::to_string(server_->port()));
+}
+
+TEST_F(MetricsTest, OtherPathsAreNotFound) {
+  EXPECT_THAT(Get(server_->port(), "/"), HasSubstr(" 404 "));
+  EXPECT_THAT(Get(server_->port(), "/metrics/../etc/passwd"), Not(HasSubstr("root:")));
+}
+
+TEST_F(MetricsTest, BusyAddressIsUnavailableAndNamed) {
+  const auto second = MetricsServer::Start(server_->address(), world_->Source());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(server_->address()));
+}
+
+TEST_F(MetricsTest, MalformedAddressIsUnavailableAndNamed) {
+  for (const std::string bad : {"nonsense", "127.0.0.1:99999", "203.0.113.1:0"}) {
+    const auto server = MetricsServer::Start(bad, world_->Source());
+    EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable) << bad;
+    EXPECT_THAT(std::string(server.status().message()), HasSubstr(bad));
+  }
+}
+
+TEST(MetricsServerTest, ScrapeSeesNumbersAsTheyAreNow) {
+  const DaemonFacts daemon;
+  EngineStats engine;
+  const auto server = MetricsServer::Start("127.0.0.1:0", {&daemon, &engine, {}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  engine.stores.Add(1);
+  EXPECT_THAT(Get((*server)->port(), "/metrics"), HasSubstr("\nkvstreamd_stores_total 1\n"));
+  engine.stores.Add(1);
+  EXPECT_THAT(Get((*server)->port(), "/metrics"), HasSubstr("\nkvstreamd_stores_total 2\n"));
+}
+
+}  // namespace
+}  // namespace kvstream::metrics

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds KVStream and runs its tests, the style test among them. Installs missing packages when it
+# runs as root.
+#
+#   tests/run.sh [--preset NAME] [--filter REGEX]
+#
+#   --preset NAME    preset of CMakePresets.json: release (default), debug, asan-ubsan, tsan
+#   --filter REGEX   only the tests whose name matches
+#   --help           this text
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+
+die() {
+  echo "tests/run.sh: $1" >&2
+  usage >&2
+  exit 2
+}
+
+preset=release
+filter=
+while (($# > 0)); do
+  case "$1" in
+    --preset)
+      preset=${2:-}
+      [[ -n $preset ]] || die "--preset needs a name"
+      shift 2
+      ;;
+    --filter)
+      filter=${2:-}
+      [[ -n $filter ]] || die "--filter needs a regular expression"
+      shift 2
+      ;;
+    --help)
+      usage
+      exit 0
+      ;;
+    *) die "unknown option: $1" ;;
+  esac
+done
+
+deploy/install-deps.sh
+cmake --preset "$preset"
+cmake --build --preset "$preset" -j "$(nproc)"
+
+# A sanitizer's finding must fail its test: UBSan goes on by default.
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
+ctest --preset "$preset" -j 2 --no-tests=error ${filter:+-R "$filter"}
