@@ -1,0 +1,108 @@
+// The router's state: batches that want chunks, and fetches that bring them. A fetch is one content
+// being read, whoever waits for it: several ranks or requests that want the same chunk share its
+// reads. Private to the router.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "server/base/chunk_shape.h"
+#include "server/base/types.h"
+#include "server/sched/commands.h"
+#include "server/sched/read_list.h"
+
+namespace kvstream::sched {
+
+struct Step;
+
+// A chunk that a request wants, on its way.
+struct ItemState {
+  Item spec;
+  uint32_t source = 0;         // Which of spec.sources is in use.
+  bool tried_staged = false;   // Its staged copy failed; its tiers are next.
+  bool decided = false;        // The outcome is final.
+  uint32_t segments_left = 0;  // Of the source in use.
+  absl::StatusCode code = absl::StatusCode::kOk;  // Final, or the worst failure so far.
+};
+
+struct RequestState {
+  std::vector<ItemState> items;
+  uint32_t open_items = 0;
+  uint32_t copies = 0;  // Copies into its destinations that have begun and not ended.
+  bool done = false;
+};
+
+struct Batch {
+  OperationId id;
+  TimeNs deadline = kNever;
+  Step* step = nullptr;
+  bool began = false;
+  std::vector<RequestState> requests;
+  uint32_t open_requests = 0;
+};
+
+// What competes for the tiers: one list for a joint step, one for each request otherwise.
+struct Step {
+  uint64_t key = 0;
+  bool joint = false;
+  bool joining = false;
+  TimeNs join_deadline = 0;
+  uint32_t ranks = 1;
+  uint32_t arrived = 0;
+  std::vector<Batch*> batches;
+  // Joint: lists[0]. Independent: a list for each request of the one batch.
+  std::vector<ReadList> lists;
+  size_t first_list = 0;  // Those before it are empty.
+};
+
+// How far a segment is for one waiter.
+enum class Need : uint8_t { kWanted, kCopying, kDelivered };
+
+struct Waiter {
+  Batch* batch = nullptr;
+  ItemRef ref;
+  absl::InlinedVector<Need, 8> needs;  // By segment.
+  uint32_t copying = 0;
+  // It takes no more segments and goes when its copies have ended.
+  bool leaving = false;
+};
+
+struct SegmentState {
+  enum class Stage : uint8_t { kIdle, kQueued, kReading, kCopying };
+  Stage stage = Stage::kIdle;
+  absl::InlinedVector<uint32_t, 2> reads;  // In flight, as indexes of the read table.
+};
+
+struct Fetch {
+  bool live = false;
+  uint32_t generation = 0;
+  uint32_t index = 0;  // Its place in the fetch table.
+  ContentId content;
+  ChunkShape shape;
+  TierSet tiers;   // That hold it and have not failed it.
+  TierSet failed;
+  absl::StatusCode worst = absl::StatusCode::kNotFound;
+  std::vector<SegmentState> segments;
+  std::vector<Waiter> waiters;
+  uint32_t reads = 0;   // In flight.
+  uint32_t copies = 0;  // CopySegment commands without an answer.
+};
+
+// A segment read in flight, or landed and being copied.
+struct Read {
+  Ticket ticket;
+  uint32_t fetch = 0;
+  uint32_t segment = 0;
+  TierId tier;
+  Slot slot;
+  TimeNs began = 0;
+  bool orphan = false;  // Nobody waits for it: its slot counts as quarantined.
+  absl::InlinedVector<ItemRef, 2> items;  // Whose copies are running; set once it has landed.
+  std::list<uint32_t>::iterator in_lane;
+};
+
+}  // namespace kvstream::sched

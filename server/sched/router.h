@@ -1,0 +1,170 @@
+// The router: which tier reads which segment of which batch next. It is pure: no clock, lock,
+// thread or I/O. Events go in with the time, commands come out; the engine loop and the simulator
+// run this same code.
+//
+// Tiers claim when their window has room, so completions pace each tier and the faster one drains
+// more. A tier reads each list from its own end (ReadList). Between steps claims go round by bytes.
+// A segment in flight for longer than hedge_after is read again by an idle tier that holds it; the
+// first verified copy wins, and the loser keeps its slot until its own completion.
+//
+// Promises, checked in tests/sched at every step of every seed:
+//   - every item gets exactly one ItemDone, every request one RequestDone, every batch one
+//     BatchDone, in that order, and no copy command names a request after its RequestDone;
+//   - OK only when all segments of one content were copied to the item after verification;
+//   - a slot is freed only after the read and the copy that use it have ended;
+//   - bytes in flight of a tier stay within its window (or one segment, if that is larger);
+//   - an item fails only if every usable replica failed, its deadline passed, or it was cancelled.
+//
+// Thread rule: one thread. Ownership: the slot allocator outlives the router.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/base/types.h"
+#include "server/sched/commands.h"
+#include "server/sched/fetch.h"
+#include "server/sched/slot_allocator.h"
+#include "server/sched/tier_lane.h"
+
+namespace kvstream::sched {
+
+struct RouterOptions {
+  // By TierId.
+  std::vector<LaneOptions> lanes;
+  // A segment in flight for this long may be read again elsewhere.
+  TimeNs hedge_after = 250 * kMillisecond;
+  // Bytes that a step claims on a tier before the next step has its turn.
+  uint64_t turn_bytes = 4 * kMiB;
+  // Staged chunks being copied at once; the rest waits here, where cancel reaches it.
+  uint32_t staged_copies_max = 64;
+};
+
+class Router {
+ public:
+  Router(const RouterOptions& options, SlotAllocator* slots);
+  Router(const Router&) = delete;
+  Router& operator=(const Router&) = delete;
+
+  void Admit(BatchSpec spec, TimeNs now);
+  // Idempotent; unknown ids are ignored.
+  void Cancel(OperationId batch, TimeNs now);
+  // The answer to ReadSegment: OK, or the reason why this replica cannot serve.
+  void OnRead(Ticket ticket, absl::StatusCode code, TimeNs now);
+  // The answer to CopySegment: OK, or kDataLoss when verification failed.
+  void OnCopy(Ticket ticket, absl::StatusCode code, TimeNs now);
+  void OnStagedCopy(const ItemRef& item, absl::StatusCode code, TimeNs now);
+  // Takes a tier out of service or brings it back.
+  void SetTierInService(TierId tier, bool in_service, TimeNs now);
+  // Slots were freed by others.
+  void OnSlotsFreed(TimeNs now) { Claim(now); }
+  // Deadlines, join timeouts, hedges. Call at NextDeadline at the latest.
+  void Tick(TimeNs now);
+  TimeNs NextDeadline() const;
+
+  // Commands since the last call, in order.
+  std::vector<Command> TakeCommands() { return std::move(commands_); }
+
+  const TierLane& lane(TierId tier) const { return lanes_[tier.value]; }
+  // Whether reads want this tier: in flight, or waiting to be claimed. Writes defer to it.
+  bool HasDemand(TierId tier) const {
+    return lanes_[tier.value].in_flight() > 0 || queued_[tier.value] > 0;
+  }
+  size_t batches() const { return batches_.size(); }
+  // Reads begun because another tier was late, by tier.
+  uint64_t hedges(TierId tier) const { return hedges_[tier.value]; }
+
+ private:
+  friend class RouterPeer;  // Checks in tests that its parts agree.
+
+  // router.cc: batches and items.
+  Step* StepFor(const BatchSpec& spec);
+  void Begin(Step* step);
+  void StartItem(Batch* batch, const ItemRef& ref);
+  // The source in use failed: tries the next one, or decides.
+  void AdvanceItem(Batch* batch, const ItemRef& ref, absl::StatusCode failure);
+  void Decide(Batch* batch, const ItemRef& ref, absl::StatusCode code);
+  void FailBatch(Batch* batch, absl::StatusCode code);
+  // Emits RequestDone and BatchDone where due. True when the batch is gone.
+  bool MaybeFinish(Batch* batch, uint32_t request);
+  void RemoveStep(Step* step);
+  void PumpStaged();
+  // What every event ends with.
+  void Settle(TimeNs now);
+
+  // router_fetch.cc: fetches, reads and copies.
+  uint32_t FetchFor(const ItemState& item);
+  void Join(Batch* batch, const ItemRef& ref);
+  static bool Wanted(const Fetch& fetch, uint32_t segment);
+  void AddTiers(Fetch& fetch, TierSet fresh);
+  // Lists a segment where the waiter's are claimed from.
+  void Enqueue(const Fetch& fetch, const Waiter& waiter, uint32_t segment, bool front);
+  void PushToWaiters(const Fetch& fetch, uint32_t segment, bool front);
+  void SetStage(Fetch& fetch, uint32_t segment, SegmentState::Stage stage);
+  void StartCopy(uint32_t read);
+  void EndCopyFor(Fetch& fetch, const ItemRef& ref, uint32_t segment, bool ok);
+  void FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code);
+  // Puts a segment where it belongs: waiting, being read, or idle.
+  void Reconsider(Fetch& fetch, uint32_t segment);
+  // The same for all of a fetch, after its waiters or its tiers changed.
+  void ReconsiderSegments(Fetch& fetch);
+  void ReconsiderAll();
+  void FailIfUnservable(Fetch& fetch);
+  // Takes waiters that have no copies running out of the fetch; their undecided items advance.
+  void Sweep(Fetch& fetch);
+  void Leave(const ItemState& item, const ItemRef& ref);
+  void UpdateOrphans(Fetch& fetch, uint32_t segment);
+  void FreeRead(uint32_t read);
+  void MaybeFree(Fetch& fetch);
+  TierSet Usable(TierSet tiers) const;
+
+  // router_claim.cc: who reads what next.
+  void Claim(TimeNs now);
+  bool ClaimNext(TierLane& lane, TimeNs now);
+  uint64_t ClaimFrom(Step& step, TierLane& lane, TimeNs now);
+  bool Hedge(TierLane& lane, TimeNs now);
+  TimeNs HedgeAge(const TierLane& lane) const;
+  // Whether its oldest read is late.
+  bool Late(const TierLane& lane, TimeNs now) const;
+  void StartRead(TierLane& lane, uint32_t fetch, uint32_t segment, const Slot& slot, TimeNs now);
+  TierId FastestOf(TierSet tiers) const;
+
+  const RouterOptions options_;
+  SlotAllocator* const slots_;
+  std::vector<TierLane> lanes_;
+  std::vector<uint64_t> queued_;  // Segments that wait for a claim, by tier that holds them.
+  std::vector<uint64_t> hedges_;
+
+  absl::flat_hash_map<OperationId, std::unique_ptr<Batch>> batches_;
+  std::set<std::pair<TimeNs, OperationId>> deadlines_;
+  std::vector<std::unique_ptr<Step>> steps_;  // In the order of arrival.
+
+  absl::flat_hash_map<ContentId, uint32_t> fetch_of_;
+  std::deque<Fetch> fetches_;  // A deque: references stay valid while it grows.
+  std::vector<uint32_t> free_fetches_;
+  absl::flat_hash_map<Ticket, uint32_t> read_of_;
+  std::deque<Read> reads_;
+  std::vector<uint32_t> free_reads_;
+  uint64_t next_ticket_ = 1;
+
+  std::deque<ItemRef> staged_waiting_;
+  uint32_t staged_copies_ = 0;
+
+  // Whose turn it is on each tier, and how much of it is left.
+  struct Turn {
+    size_t step = 0;
+    uint64_t bytes = 0;
+  };
+  std::vector<Turn> turns_;
+  TimeNs next_hedge_check_ = kNever;
+
+  std::vector<Command> commands_;
+};
+
+}  // namespace kvstream::sched

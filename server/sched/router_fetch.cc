@@ -1,0 +1,340 @@
+// Fetches, reads and copies: how a segment gets from a tier to everyone who waits for it.
+#include <algorithm>
+#include <utility>
+
+#include "server/base/check.h"
+#include "server/sched/router.h"
+
+namespace kvstream::sched {
+
+using Stage = SegmentState::Stage;
+
+TierSet Router::Usable(TierSet tiers) const {
+  TierSet usable;
+  for (const TierLane& lane : lanes_) {
+    if (lane.usable() && tiers.Has(lane.id())) usable.Add(lane.id());
+  }
+  return usable;
+}
+
+uint32_t Router::FetchFor(const ItemState& item) {
+  const Source& source = item.spec.sources[item.source];
+  const auto [it, added] = fetch_of_.try_emplace(source.content);
+  if (added) {
+    if (free_fetches_.empty()) {
+      free_fetches_.push_back(static_cast<uint32_t>(fetches_.size()));
+      fetches_.emplace_back();
+    }
+    it->second = free_fetches_.back();
+    free_fetches_.pop_back();
+    Fetch& fetch = fetches_[it->second];
+    const uint32_t generation = fetch.generation;
+    fetch = Fetch{};
+    fetch.live = true;
+    fetch.generation = generation;
+    fetch.index = it->second;
+    fetch.content = source.content;
+    fetch.shape = item.spec.shape;
+    fetch.tiers = source.tiers;
+    fetch.segments.resize(item.spec.shape.segments());
+  } else {
+    // Replicas published since the fetch began take part; those that failed it do not come back.
+    Fetch& fetch = fetches_[it->second];
+    KV_CHECK(fetch.shape == item.spec.shape);
+    const TierSet fresh =
+        TierSet::FromBits(source.tiers.bits() & ~fetch.failed.bits() & ~fetch.tiers.bits());
+    if (!fresh.empty()) AddTiers(fetch, fresh);
+  }
+  return it->second;
+}
+
+void Router::AddTiers(Fetch& fetch, TierSet fresh) {
+  fetch.tiers = fetch.tiers | fresh;
+  for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
+    if (fetch.segments[s].stage != Stage::kQueued) continue;
+    for (const TierLane& lane : lanes_) {
+      if (fresh.Has(lane.id())) queued_[lane.id().value] += 1;
+    }
+    PushToWaiters(fetch, s, /*front=*/false);
+  }
+}
+
+void Router::Join(Batch* batch, const ItemRef& ref) {
+  ItemState& item = batch->requests[ref.request].items[ref.item];
+  Fetch& fetch = fetches_[FetchFor(item)];
+  item.segments_left = static_cast<uint32_t>(fetch.segments.size());
+  Waiter waiter;
+  waiter.batch = batch;
+  waiter.ref = ref;
+  waiter.needs.resize(fetch.segments.size(), Need::kWanted);
+  fetch.waiters.push_back(std::move(waiter));
+  for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
+    switch (fetch.segments[s].stage) {
+      case Stage::kIdle:
+        SetStage(fetch, s, Stage::kQueued);
+        [[fallthrough]];
+      case Stage::kQueued:
+        Enqueue(fetch, fetch.waiters.back(), s, /*front=*/false);
+        break;
+      case Stage::kReading:
+        Reconsider(fetch, s);  // Only tiers out of service may be reading it.
+        UpdateOrphans(fetch, s);
+        break;
+      case Stage::kCopying:
+        break;  // Its slot is copied again for this waiter when the running copy has ended.
+    }
+  }
+}
+
+bool Router::Wanted(const Fetch& fetch, uint32_t segment) {
+  return std::any_of(fetch.waiters.begin(), fetch.waiters.end(), [segment](const Waiter& w) {
+    return !w.leaving && w.needs[segment] == Need::kWanted;
+  });
+}
+
+void Router::SetStage(Fetch& fetch, uint32_t segment, Stage stage) {
+  Stage& current = fetch.segments[segment].stage;
+  if (current == stage) return;
+  for (const TierLane& lane : lanes_) {
+    if (!fetch.tiers.Has(lane.id())) continue;
+    if (current == Stage::kQueued) queued_[lane.id().value] -= 1;
+    if (stage == Stage::kQueued) queued_[lane.id().value] += 1;
+  }
+  current = stage;
+}
+
+void Router::Enqueue(const Fetch& fetch, const Waiter& waiter, uint32_t segment, bool front) {
+  Step& step = *waiter.batch->step;
+  const size_t at = step.joint ? 0 : waiter.ref.request;
+  step.first_list = std::min(step.first_list, at);  // It may have been empty.
+  const SegmentRef ref{fetch.index, fetch.generation, segment};
+  if (front) {
+    step.lists[at].PushFront(fetch.tiers, ref);
+  } else {
+    step.lists[at].PushBack(fetch.tiers, ref);
+  }
+}
+
+void Router::PushToWaiters(const Fetch& fetch, uint32_t segment, bool front) {
+  for (const Waiter& w : fetch.waiters) {
+    if (!w.leaving && w.needs[segment] == Need::kWanted) Enqueue(fetch, w, segment, front);
+  }
+}
+
+void Router::OnRead(Ticket ticket, absl::StatusCode code, TimeNs now) {
+  const auto it = read_of_.find(ticket);
+  KV_CHECK(it != read_of_.end());
+  const uint32_t index = it->second;
+  Read& read = reads_[index];
+  Fetch& fetch = fetches_[read.fetch];
+  SegmentState& segment = fetch.segments[read.segment];
+  TierLane& lane = lanes_[read.tier.value];
+  const bool ok = code == absl::StatusCode::kOk;
+  lane.Ended(read.slot.bytes, ok, now);
+  lane.reads().erase(read.in_lane);
+  if (read.orphan) lane.Unquarantine(read.slot.bytes);
+  fetch.reads -= 1;
+  segment.reads.erase(std::find(segment.reads.begin(), segment.reads.end(), index));
+  const uint32_t number = read.segment;
+  const TierId tier = read.tier;
+  if (ok && segment.stage != Stage::kCopying && Wanted(fetch, number)) {
+    StartCopy(index);
+  } else {
+    FreeRead(index);
+    if (!ok) FailReplica(fetch, tier, code);
+    Reconsider(fetch, number);
+  }
+  UpdateOrphans(fetch, number);
+  MaybeFree(fetch);
+  Settle(now);
+}
+
+void Router::StartCopy(uint32_t index) {
+  Read& read = reads_[index];
+  Fetch& fetch = fetches_[read.fetch];
+  SetStage(fetch, read.segment, Stage::kCopying);
+  fetch.copies += 1;
+  read.items.clear();
+  for (Waiter& w : fetch.waiters) {
+    if (w.leaving || w.needs[read.segment] != Need::kWanted) continue;
+    w.needs[read.segment] = Need::kCopying;
+    w.copying += 1;
+    w.batch->requests[w.ref.request].copies += 1;
+    read.items.push_back(w.ref);
+  }
+  commands_.push_back(
+      CopySegment{read.ticket, read.tier, fetch.content, read.segment, read.slot, read.items});
+}
+
+void Router::OnCopy(Ticket ticket, absl::StatusCode code, TimeNs now) {
+  const auto it = read_of_.find(ticket);
+  KV_CHECK(it != read_of_.end());
+  const uint32_t index = it->second;
+  Read& read = reads_[index];
+  Fetch& fetch = fetches_[read.fetch];
+  const bool ok = code == absl::StatusCode::kOk;
+  const uint32_t segment = read.segment;
+  const TierId tier = read.tier;
+  fetch.copies -= 1;
+  SetStage(fetch, segment, Stage::kIdle);
+  const auto items = std::move(read.items);
+  for (const ItemRef& ref : items) EndCopyFor(fetch, ref, segment, ok);
+  if (ok && Wanted(fetch, segment)) {
+    StartCopy(index);  // For those that came while the copy ran.
+  } else {
+    FreeRead(index);
+    if (!ok) FailReplica(fetch, tier, code);
+    Reconsider(fetch, segment);
+  }
+  Sweep(fetch);
+  UpdateOrphans(fetch, segment);
+  MaybeFree(fetch);
+  Settle(now);
+}
+
+void Router::EndCopyFor(Fetch& fetch, const ItemRef& ref, uint32_t segment, bool ok) {
+  const auto w = std::find_if(fetch.waiters.begin(), fetch.waiters.end(),
+                              [&ref](const Waiter& waiter) { return waiter.ref == ref; });
+  KV_CHECK(w != fetch.waiters.end() && w->copying > 0);
+  RequestState& request = w->batch->requests[ref.request];
+  ItemState& item = request.items[ref.item];
+  w->copying -= 1;
+  request.copies -= 1;
+  w->needs[segment] = ok ? Need::kDelivered : Need::kWanted;
+  if (w->leaving || !ok) return;
+  item.segments_left -= 1;
+  if (item.segments_left > 0) return;
+  Decide(w->batch, ref, absl::StatusCode::kOk);
+  w->leaving = true;
+}
+
+void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code) {
+  if (!fetch.failed.Has(tier)) {
+    fetch.failed.Add(tier);
+    if (fetch.worst != absl::StatusCode::kDataLoss) fetch.worst = code;
+    commands_.push_back(ReplicaFailed{fetch.content, tier, code});
+  }
+  if (fetch.tiers.Has(tier)) {
+    const auto segments = static_cast<uint32_t>(fetch.segments.size());
+    for (uint32_t s = 0; s < segments; ++s) {
+      if (fetch.segments[s].stage == Stage::kQueued) queued_[tier.value] -= 1;
+    }
+    fetch.tiers.Remove(tier);
+    for (uint32_t s = segments; s-- > 0;) {  // Last first, so that they stand in order at the front.
+      // Entries under the old set of holders are dropped when met; these take their place.
+      if (fetch.segments[s].stage == Stage::kQueued) PushToWaiters(fetch, s, /*front=*/true);
+    }
+  }
+  FailIfUnservable(fetch);
+}
+
+void Router::Reconsider(Fetch& fetch, uint32_t s) {
+  SegmentState& segment = fetch.segments[s];
+  if (segment.stage == Stage::kCopying) return;
+  const bool read_coming = std::any_of(
+      segment.reads.begin(), segment.reads.end(),
+      [this](uint32_t r) { return lanes_[reads_[r].tier.value].usable(); });
+  if (!Wanted(fetch, s)) {
+    SetStage(fetch, s, segment.reads.empty() ? Stage::kIdle : Stage::kReading);
+  } else if (read_coming) {
+    SetStage(fetch, s, Stage::kReading);
+  } else if (segment.stage != Stage::kQueued) {
+    SetStage(fetch, s, Stage::kQueued);
+    PushToWaiters(fetch, s, /*front=*/true);
+  }
+}
+
+void Router::ReconsiderSegments(Fetch& fetch) {
+  for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
+    Reconsider(fetch, s);
+    UpdateOrphans(fetch, s);
+  }
+}
+
+void Router::ReconsiderAll() {
+  for (size_t f = 0; f < fetches_.size(); ++f) {
+    if (fetches_[f].live) FailIfUnservable(fetches_[f]);
+    if (!fetches_[f].live) continue;
+    ReconsiderSegments(fetches_[f]);
+    MaybeFree(fetches_[f]);
+  }
+}
+
+void Router::FailIfUnservable(Fetch& fetch) {
+  if (!Usable(fetch.tiers).empty()) return;
+  for (Waiter& w : fetch.waiters) {
+    // One whose last segments have all landed needs no tier any more.
+    for (uint32_t s = 0; s < fetch.segments.size() && !w.leaving; ++s) {
+      w.leaving = w.needs[s] == Need::kWanted && fetch.segments[s].stage != Stage::kCopying;
+    }
+  }
+  ReconsiderSegments(fetch);
+  Sweep(fetch);
+}
+
+void Router::Sweep(Fetch& fetch) {
+  std::vector<std::pair<Batch*, ItemRef>> gone;
+  std::erase_if(fetch.waiters, [&gone](const Waiter& w) {
+    if (!w.leaving || w.copying > 0) return false;
+    gone.emplace_back(w.batch, w.ref);
+    return true;
+  });
+  const absl::StatusCode failure =
+      fetch.tiers.empty() ? fetch.worst : absl::StatusCode::kUnavailable;
+  for (const auto& [batch, ref] : gone) {
+    if (!batch->requests[ref.request].items[ref.item].decided) AdvanceItem(batch, ref, failure);
+  }
+  for (const auto& [batch, ref] : gone) {
+    // A batch is forgotten with its last request, so each of its requests is asked once.
+    if (batches_.contains(ref.batch)) MaybeFinish(batch, ref.request);
+  }
+}
+
+void Router::Leave(const ItemState& item, const ItemRef& ref) {
+  if (item.source >= item.spec.sources.size()) return;
+  const auto it = fetch_of_.find(item.spec.sources[item.source].content);
+  if (it == fetch_of_.end()) return;
+  Fetch& fetch = fetches_[it->second];
+  for (size_t i = 0; i < fetch.waiters.size(); ++i) {
+    if (fetch.waiters[i].ref != ref) continue;
+    fetch.waiters[i].leaving = true;
+    if (fetch.waiters[i].copying == 0) fetch.waiters.erase(fetch.waiters.begin() + i);
+    break;
+  }
+  ReconsiderSegments(fetch);
+  MaybeFree(fetch);
+}
+
+void Router::UpdateOrphans(Fetch& fetch, uint32_t s) {
+  const SegmentState& segment = fetch.segments[s];
+  if (segment.reads.empty()) return;
+  const bool orphan = segment.stage == Stage::kCopying || !Wanted(fetch, s);
+  for (const uint32_t r : segment.reads) {
+    Read& read = reads_[r];
+    if (read.orphan == orphan) continue;
+    read.orphan = orphan;
+    TierLane& lane = lanes_[read.tier.value];
+    orphan ? lane.Quarantine(read.slot.bytes) : lane.Unquarantine(read.slot.bytes);
+  }
+}
+
+void Router::FreeRead(uint32_t index) {
+  Read& read = reads_[index];
+  slots_->Free(read.slot);
+  read_of_.erase(read.ticket);
+  read = Read{};
+  free_reads_.push_back(index);
+}
+
+void Router::MaybeFree(Fetch& fetch) {
+  if (!fetch.live || !fetch.waiters.empty() || fetch.reads > 0 || fetch.copies > 0) return;
+  fetch_of_.erase(fetch.content);
+  const uint32_t index = fetch.index;
+  const uint32_t generation = fetch.generation + 1;
+  fetch = Fetch{};
+  fetch.generation = generation;
+  fetch.index = index;
+  free_fetches_.push_back(index);
+}
+
+}  // namespace kvstream::sched

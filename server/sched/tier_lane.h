@@ -1,0 +1,72 @@
+// A tier as the router sees it: what it has in flight, how fast it is, and whether it may be used.
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <list>
+
+#include "server/base/types.h"
+
+namespace kvstream::sched {
+
+struct LaneOptions {
+  // Bytes of reads in flight.
+  uint64_t window_bytes = 32 * kMiB;
+  // Bytes of slots that reads nobody waits for may hold before the tier is taken out.
+  uint64_t quarantine_bytes = 64 * kMiB;
+};
+
+class TierLane {
+ public:
+  TierLane(TierId id, const LaneOptions& options) : id_(id), options_(options) {}
+
+  TierId id() const { return id_; }
+  uint64_t window_bytes() const { return options_.window_bytes; }
+  uint64_t quarantine_limit() const { return options_.quarantine_bytes; }
+  uint64_t in_flight() const { return in_flight_; }
+  uint64_t quarantined() const { return quarantined_; }
+
+  // A window smaller than one segment still lets one through: progress never depends on its size.
+  bool HasRoom(uint64_t bytes) const {
+    return in_flight_ == 0 || in_flight_ + bytes <= options_.window_bytes;
+  }
+
+  // Out of service: by an operator or the health rules (`held_out`), or by a full quarantine.
+  bool usable() const { return !held_out_ && !choked_; }
+  bool held_out() const { return held_out_; }
+  void set_held_out(bool out) { held_out_ = out; }
+
+  void Began(uint64_t bytes, TimeNs now);
+  void Ended(uint64_t bytes, bool ok, TimeNs now);
+
+  void Quarantine(uint64_t bytes) { quarantined_ += bytes; }
+  void Unquarantine(uint64_t bytes) { quarantined_ -= bytes; }
+
+  // Compares the quarantine with its limit; true when `usable` changed by it. A tier is taken out
+  // only while its oldest read is late: a cancelled step leaves a full quarantine on a healthy tier
+  // too, for a moment. It comes back at half the limit, so that it does not flap.
+  bool UpdateChoked(bool late);
+  bool choked() const { return choked_; }
+
+  // Bytes per second while busy, smoothed over about half a second; 0 until known.
+  double rate() const { return rate_; }
+
+  // Reads in flight in the order of their begin, as indexes of the router's read table.
+  std::list<uint32_t>& reads() { return reads_; }
+  const std::list<uint32_t>& reads() const { return reads_; }
+
+ private:
+  const TierId id_;
+  const LaneOptions options_;
+  uint64_t in_flight_ = 0;
+  uint64_t quarantined_ = 0;
+  bool held_out_ = false;
+  bool choked_ = false;
+  double rate_ = 0;
+  TimeNs sample_begin_ = 0;  // Moved by the time that it was idle.
+  TimeNs idle_since_ = 0;
+  uint64_t sample_bytes_ = 0;
+  std::list<uint32_t> reads_;
+};
+
+}  // namespace kvstream::sched

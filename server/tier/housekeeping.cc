@@ -1,0 +1,100 @@
+#include "server/tier/housekeeping.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "server/base/check.h"
+#include "server/base/errno_status.h"
+#include "server/base/unique_fd.h"
+#include "server/tier/paths.h"
+
+namespace kvstream::tier {
+
+Housekeeping::Housekeeping(const LaneParts& parts,
+                           absl::AnyInvocable<void(const std::string&)> forget)
+    : options_(*parts.options),
+      root_fd_(parts.root_fd),
+      forget_(std::move(forget)),
+      outbox_(parts.sink),
+      thread_([this] { Run(); }) {}
+
+Housekeeping::~Housekeeping() { KV_CHECK(!thread_.joinable()); }
+
+void Housekeeping::SetAside(SetAsideRequest request) {
+  outbox_.Accept(1);
+  std::lock_guard lock(mu_);
+  requests_.push_back(std::move(request));
+  changed_.notify_one();
+}
+
+bool Housekeeping::Stop(TimeNs deadline) {
+  if (!outbox_.WaitEmpty(deadline)) {
+    outbox_.Abandon();
+    return false;
+  }
+  {
+    std::lock_guard lock(mu_);
+    exit_ = true;
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+  return true;
+}
+
+void Housekeeping::Run() {
+  const std::string name = "tier" + std::to_string(options_.id.value) + "-keep";
+  pthread_setname_np(pthread_self(), name.c_str());
+  while (true) {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [this] { return exit_ || !requests_.empty(); });
+    if (requests_.empty()) return;
+    SetAsideRequest request = std::move(requests_.front());
+    requests_.pop_front();
+    lock.unlock();
+    Completion completion;
+    completion.kind = Completion::Kind::kSetAside;
+    completion.tier = options_.id;
+    completion.ticket = request.ticket;
+    completion.error = Do(request);
+    if (completion.error != 0) {
+      completion.code = ErrnoStatus(completion.error, "set aside", *request.path).code();
+    }
+    outbox_.Add(std::move(completion));
+    outbox_.Flush();
+  }
+}
+
+int Housekeeping::Do(SetAsideRequest& request) {
+  const std::string& path = *request.path;
+  const std::string aside = RandomSibling(path, ".aside-");
+  if (renameat(root_fd_, path.c_str(), root_fd_, aside.c_str()) != 0) {
+    if (errno != ENOENT) return errno;
+    forget_(path);
+    return 0;
+  }
+  forget_(path);
+  const UniqueFd fd(openat(root_fd_, aside.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd.valid()) {
+    // Nobody has judged it, so it keeps its name.
+    const int error = errno;
+    PutBack(aside, path);
+    return error;
+  }
+  if (!request.damaged(fd.get())) return PutBack(aside, path);
+  return unlinkat(root_fd_, aside.c_str(), 0) == 0 ? 0 : errno;
+}
+
+int Housekeeping::PutBack(const std::string& aside, const std::string& path) {
+  // Where somebody has published again meanwhile, that file stands.
+  if (linkat(root_fd_, aside.c_str(), root_fd_, path.c_str(), 0) != 0 && errno != EEXIST) {
+    return errno;
+  }
+  return unlinkat(root_fd_, aside.c_str(), 0) == 0 ? 0 : errno;
+}
+
+}  // namespace kvstream::tier

@@ -1,0 +1,54 @@
+// Sets damaged files of a tier aside, with plain system calls on a thread of its own: it happens
+// rarely, and the check of a file may take long.
+//
+// Thread rule: SetAside from the tier's caller; the work is on its own thread.
+// Ownership: must not be destroyed before Stop has returned true.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/functional/any_invocable.h"
+#include "server/tier/lane_parts.h"
+#include "server/tier/outbox.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::tier {
+
+class Housekeeping {
+ public:
+  // `forget` is called with each path whose name was taken away, before its completion.
+  Housekeeping(const LaneParts& parts, absl::AnyInvocable<void(const std::string&)> forget);
+  Housekeeping(const Housekeeping&) = delete;
+  Housekeeping& operator=(const Housekeeping&) = delete;
+  // REQUIRES: Stop has returned true.
+  ~Housekeeping();
+
+  void SetAside(SetAsideRequest request);
+  // Tier::Stop. After false the sink is not called any more.
+  [[nodiscard]] bool Stop(TimeNs deadline);
+
+ private:
+  void Run();
+  // Returns 0 or an errno.
+  int Do(SetAsideRequest& request);
+  int PutBack(const std::string& aside, const std::string& path);
+
+  const TierOptions& options_;
+  const int root_fd_;
+  absl::AnyInvocable<void(const std::string&)> forget_;
+  Outbox outbox_;
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  // Guarded by mu_.
+  std::deque<SetAsideRequest> requests_;
+  bool exit_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace kvstream::tier

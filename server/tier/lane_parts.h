@@ -1,0 +1,24 @@
+// What the lanes of a tier are made of.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "server/tier/ring_loop.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::tier {
+
+// Everything is borrowed and must outlive the lanes' threads.
+struct LaneParts {
+  const TierOptions* options = nullptr;
+  int root_fd = -1;
+  // Files are opened with O_DIRECT.
+  bool direct = false;
+  TierStats* stats = nullptr;
+  CompletionSink* sink = nullptr;
+  std::span<std::byte> memory;
+  ResultHook hook;
+};
+
+}  // namespace kvstream::tier

@@ -1,0 +1,24 @@
+// What a tier is tried with before it serves: a small file is written, linked, read back, compared
+// and unlinked through the same lanes that will do the work.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::tier {
+
+struct ProbeResult {
+  // The file system takes direct I/O in blocks of kBlockBytes.
+  bool direct = false;
+  // What it asks direct I/O to be aligned to, bytes; kBlockBytes where it does not tell.
+  uint32_t alignment = 0;
+};
+
+// Tries direct I/O, and where the file system refuses it, buffered. Errors name the tier's root
+// and what failed; DEADLINE_EXCEEDED when the file system did not answer in half a minute, and
+// DATA_LOSS when it gave other bytes back. Blocks.
+absl::StatusOr<ProbeResult> Probe(const TierOptions& options, int root_fd);
+
+}  // namespace kvstream::tier

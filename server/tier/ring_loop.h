@@ -1,0 +1,110 @@
+// A thread with its ring: what the lanes for reading and writing share. It retries what the kernel
+// asks to retry and goes on where a transfer stopped short, so that its user sees each operation
+// end once, for good.
+//
+// Thread rule: Submit from the loop's own thread (in User::Advance or a Done); the rest from any.
+// Ownership: borrows its user and the stats, which must outlive the thread. An object whose Join
+// failed must never be destroyed: its thread still runs.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "server/base/types.h"
+#include "server/base/unique_fd.h"
+#include "server/tier/operation_table.h"
+#include "server/tier/tier.h"
+#include "server/tier/uring.h"
+
+namespace kvstream::tier {
+
+// Stands between the kernel and us in tests: gets an operation and its result, and returns the
+// result to believe. Called on the loops' threads.
+using ResultHook = std::function<int32_t(const Operation& operation, int32_t result)>;
+
+class RingLoop {
+ public:
+  using Done = OperationTable::Done;
+
+  class User {
+   public:
+    virtual ~User() = default;
+    // Called on the loop's thread after every wake and every batch of results.
+    virtual void Advance() = 0;
+  };
+
+  struct Options {
+    // At most 15 characters.
+    std::string thread_name;
+    uint32_t entries = 0;
+    // Registered with the ring where the kernel allows it.
+    std::span<std::byte> memory;
+    ResultHook hook;
+  };
+
+  // Most times that one operation is tried again after EAGAIN, EINTR or EBUSY.
+  static constexpr uint32_t kRetriesMax = 16;
+  static constexpr TimeNs kEndGrace = kSecond;
+
+  RingLoop(User* user, TierStats* stats) : user_(*user), stats_(*stats) {}
+  RingLoop(const RingLoop&) = delete;
+  RingLoop& operator=(const RingLoop&) = delete;
+  // REQUIRES: Join has returned true, or Start failed or was never called.
+  ~RingLoop();
+
+  // Starts the thread and sets up its ring. Errors of Uring::Create.
+  absl::Status Start(Options options);
+  bool registered_buffers() const { return registered_buffers_; }
+
+  void Submit(const Operation& operation, Done done);
+  // Makes the loop call Advance.
+  void Wake();
+  // Ends the thread once no operation is in flight. False when that has not come by `deadline` or
+  // within kEndGrace, whichever is later: closing what is idle takes a moment.
+  [[nodiscard]] bool Join(TimeNs deadline);
+
+ private:
+  void Run(std::span<std::byte> memory, uint32_t entries);
+  absl::Status SetUp(std::span<std::byte> memory, uint32_t entries);
+  void Loop();
+  void WaitForWake();
+  // Puts an operation, or its pause, into the ring or behind what waits for room in it.
+  void Send(uint64_t number);
+  bool Queue(uint64_t number);
+  void Handle(const Uring::Event& event);
+  // True if the operation goes on, because it is tried again or was short.
+  bool GoesOn(OperationTable::Entry* entry, int32_t result);
+
+  User& user_;
+  TierStats& stats_;
+  std::string thread_name_;
+  ResultHook hook_;
+  UniqueFd wake_;
+  bool registered_buffers_ = false;
+  std::atomic<bool> exit_{false};
+  std::thread thread_;
+
+  // std::mutex, not absl::Mutex: the thread sanitizer cannot see into Debian's Abseil.
+  std::mutex mu_;
+  std::condition_variable changed_;
+  // Guarded by mu_.
+  bool set_up_ = false;
+  bool ended_ = false;
+  absl::Status set_up_status_;
+
+  // Of the loop's thread.
+  std::unique_ptr<Uring> ring_;
+  OperationTable operations_;
+  std::deque<uint64_t> unsent_;
+};
+
+}  // namespace kvstream::tier

@@ -1,0 +1,168 @@
+#include "server/tier/uring.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <poll.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/base/check.h"
+#include "server/base/errno_status.h"
+#include "server/base/types.h"
+
+namespace kvstream::tier {
+namespace {
+
+// The kernel takes at most 1 GiB in one registered buffer.
+constexpr uint64_t kSliceBytes = kGiB;
+constexpr mode_t kFileMode = 0644;
+// Kernel threads for what cannot be done without blocking: opens, links, unlinks. The default, four
+// a core, makes a batch of opens on a slow metadata server take many round trips.
+constexpr unsigned kWorkersMax = 64;
+
+// The kernel copies it when it takes the submission.
+__kernel_timespec retry_delay{0, Uring::kRetryDelayNs};
+
+absl::Status CheckOperations(io_uring* ring) {
+  const std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(
+      io_uring_get_probe_ring(ring), &io_uring_free_probe);
+  if (probe == nullptr) return absl::UnavailableError("probe io_uring: the kernel is too old");
+  for (int op : {IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_READ, IORING_OP_WRITE,
+                 IORING_OP_FSYNC, IORING_OP_OPENAT, IORING_OP_CLOSE, IORING_OP_STATX,
+                 IORING_OP_LINKAT, IORING_OP_UNLINKAT, IORING_OP_POLL_ADD, IORING_OP_TIMEOUT}) {
+    if (!io_uring_opcode_supported(probe.get(), op)) {
+      return absl::UnavailableError("probe io_uring: the kernel lacks operation " +
+                                    std::to_string(op));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Uring::Uring(std::unique_ptr<io_uring> ring) : ring_(std::move(ring)) {}
+
+Uring::~Uring() { io_uring_queue_exit(ring_.get()); }
+
+absl::StatusOr<std::unique_ptr<Uring>> Uring::Create(uint32_t entries) {
+  auto ring = std::make_unique<io_uring>();
+  int result = -EINVAL;
+  // Best first; an older kernel answers EINVAL to a flag that it does not know.
+  for (const unsigned mode :
+       {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN, 0u}) {
+    io_uring_params params{};
+    params.flags = mode | IORING_SETUP_CLAMP;
+    result = io_uring_queue_init_params(entries, ring.get(), &params);
+    if (result != -EINVAL) break;
+  }
+  if (result < 0) return ErrnoStatus(-result, "set up", "io_uring");
+  std::unique_ptr<Uring> made(new Uring(std::move(ring)));
+  const absl::Status operations = CheckOperations(made->ring_.get());
+  if (!operations.ok()) return operations;
+  // Refused, it costs time only. 0 leaves the limit for sockets and pipes as it is.
+  std::array<unsigned, 2> workers{kWorkersMax, 0};
+  (void)io_uring_register_iowq_max_workers(made->ring_.get(), workers.data());
+  return made;
+}
+
+int Uring::RegisterBuffers(std::span<std::byte> memory) {
+  std::vector<iovec> slices;
+  for (uint64_t at = 0; at < memory.size(); at += kSliceBytes) {
+    slices.push_back({memory.data() + at, std::min(kSliceBytes, memory.size() - at)});
+  }
+  const int result =
+      io_uring_register_buffers(ring_.get(), slices.data(), static_cast<unsigned>(slices.size()));
+  if (result < 0) return -result;
+  registered_ = memory;
+  return 0;
+}
+
+int Uring::BufferOf(const std::byte* data, uint32_t length) const {
+  const auto base = reinterpret_cast<uintptr_t>(registered_.data());
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  if (begin < base || begin + length > base + registered_.size()) return -1;
+  const uint64_t first = (begin - base) / kSliceBytes;
+  return first == (begin - base + length - 1) / kSliceBytes ? static_cast<int>(first) : -1;
+}
+
+bool Uring::Queue(const Operation& o, uint64_t user_data) {
+  io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
+  if (sqe == nullptr) return false;
+  switch (o.kind) {
+    case Operation::Kind::kRead:
+      if (const int buffer = BufferOf(o.data, o.length); buffer >= 0) {
+        io_uring_prep_read_fixed(sqe, o.fd, o.data, o.length, o.offset, buffer);
+      } else {
+        io_uring_prep_read(sqe, o.fd, o.data, o.length, o.offset);
+      }
+      break;
+    case Operation::Kind::kWrite:
+      if (const int buffer = BufferOf(o.data, o.length); buffer >= 0) {
+        io_uring_prep_write_fixed(sqe, o.fd, o.data, o.length, o.offset, buffer);
+      } else {
+        io_uring_prep_write(sqe, o.fd, o.data, o.length, o.offset);
+      }
+      break;
+    case Operation::Kind::kFsync:
+      io_uring_prep_fsync(sqe, o.fd, 0);
+      break;
+    case Operation::Kind::kOpen:
+      io_uring_prep_openat(sqe, o.fd, o.path, o.open_flags, kFileMode);
+      break;
+    case Operation::Kind::kClose:
+      io_uring_prep_close(sqe, o.fd);
+      break;
+    case Operation::Kind::kLink:
+      io_uring_prep_linkat(sqe, o.fd, o.path, o.fd, o.new_path, 0);
+      break;
+    case Operation::Kind::kUnlink:
+      io_uring_prep_unlinkat(sqe, o.fd, o.path, 0);
+      break;
+    case Operation::Kind::kStatx:
+      io_uring_prep_statx(sqe, o.fd, "", AT_EMPTY_PATH, STATX_SIZE, o.stat);
+      break;
+    case Operation::Kind::kPoll:
+      io_uring_prep_poll_add(sqe, o.fd, POLLIN);
+      break;
+  }
+  io_uring_sqe_set_data64(sqe, user_data);
+  return true;
+}
+
+bool Uring::QueueDelay(uint64_t user_data) {
+  io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
+  if (sqe == nullptr) return false;
+  io_uring_prep_timeout(sqe, &retry_delay, 0, 0);
+  io_uring_sqe_set_data64(sqe, user_data);
+  return true;
+}
+
+void Uring::Submit(bool wait) {
+  const int result = io_uring_submit_and_wait(ring_.get(), wait ? 1 : 0);
+  if (result >= 0 || result == -EINTR) return;
+  // The kernel has no memory for more, or wants completions taken first. What is queued stays
+  // queued; the short wait keeps us from spinning.
+  KV_CHECK(result == -EAGAIN || result == -EBUSY);
+  io_uring_cqe* cqe = nullptr;
+  (void)io_uring_wait_cqes(ring_.get(), &cqe, 1, &retry_delay, nullptr);
+}
+
+size_t Uring::Take(std::span<Event> events) {
+  std::array<io_uring_cqe*, 64> cqes;
+  const unsigned most = static_cast<unsigned>(std::min(events.size(), cqes.size()));
+  const unsigned n = io_uring_peek_batch_cqe(ring_.get(), cqes.data(), most);
+  for (unsigned i = 0; i < n; ++i) {
+    events[i] = {io_uring_cqe_get_data64(cqes[i]), cqes[i]->res};
+  }
+  io_uring_cq_advance(ring_.get(), n);
+  return n;
+}
+
+}  // namespace kvstream::tier

@@ -1,0 +1,60 @@
+// The tier over io_uring: three threads, one that reads, one that writes, and one that sets files
+// aside, so that none of them ever waits for another.
+//
+// Thread rule and ownership: those of Tier. Destroying it stops it with no patience; what has not
+// come back by then is left behind with all that it may touch, as after a Stop that returned false.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "server/base/unique_fd.h"
+#include "server/tier/housekeeping.h"
+#include "server/tier/read_lane.h"
+#include "server/tier/ring_loop.h"
+#include "server/tier/tier.h"
+#include "server/tier/write_lane.h"
+
+namespace kvstream::tier {
+
+class UringTier final : public Tier {
+ public:
+  // OpenUringTier; `hook`, if any, sees the results of the rings once the probe is over.
+  static absl::StatusOr<std::unique_ptr<Tier>> Open(const TierOptions& options,
+                                                    std::span<std::byte> memory,
+                                                    CompletionSink* sink, ResultHook hook);
+  ~UringTier() override;
+
+  const TierOptions& options() const override { return body_->options; }
+  const TierFacts& facts() const override { return body_->facts; }
+  const TierStats& stats() const override { return body_->stats; }
+
+  void Read(std::span<const ReadRequest> requests) override;
+  void Write(WriteRequest request) override;
+  void SetAside(SetAsideRequest request) override;
+  [[nodiscard]] bool Stop(TimeNs deadline) override;
+
+ private:
+  // Everything that the threads touch.
+  struct Body {
+    Body(const TierOptions& o, UniqueFd r) : options(o), root(std::move(r)) {}
+
+    const TierOptions options;
+    const UniqueFd root;
+    TierFacts facts;
+    TierStats stats;
+    std::unique_ptr<ReadLane> reader;
+    std::unique_ptr<WriteLane> writer;
+    std::unique_ptr<Housekeeping> housekeeping;
+  };
+
+  explicit UringTier(std::unique_ptr<Body> body) : body_(std::move(body)) {}
+
+  std::unique_ptr<Body> body_;
+  bool stopped_ = false;
+  // Threads still run: body_ must never be destroyed.
+  bool abandoned_ = false;
+};
+
+}  // namespace kvstream::tier
