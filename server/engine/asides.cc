@@ -1,0 +1,35 @@
+#include "server/engine/asides.h"
+
+#include <utility>
+
+#include "server/base/check.h"
+#include "server/base/logging.h"
+#include "server/store/chunk_format.h"
+
+namespace kvstream::engine {
+
+void Asides::Begin(TierId tier, const std::string& path, const KeyDigest& key,
+                   absl::AnyInvocable<void()> done) {
+  const Ticket ticket{next_ticket_++};
+  Aside& aside = running_[ticket];
+  aside.path = std::make_unique<const std::string>(path);
+  aside.done = std::move(done);
+  tiers_[tier.value]->SetAside(tier::SetAsideRequest{
+      ticket, aside.path.get(), [key](int fd) { return store::FileIsDamaged(fd, key); }});
+}
+
+void Asides::OnCompletion(const tier::Completion& completion) {
+  const auto it = running_.find(completion.ticket);
+  KV_CHECK(it != running_.end());
+  Aside aside = std::move(it->second);
+  running_.erase(it);
+  if (completion.code == absl::StatusCode::kOk) {
+    stats_->tiers[completion.tier.value].files_set_aside.Add();
+  } else {
+    spdlog::warn("a damaged file could not be set aside: tier={} file={} errno={}",
+                 tiers_[completion.tier.value]->options().name, *aside.path, completion.error);
+  }
+  aside.done();
+}
+
+}  // namespace kvstream::engine

@@ -1,0 +1,43 @@
+// Damaged files on their way out of their names: each is renamed, checked again and deleted by its
+// tier, and then the name is free.
+//
+// Thread rule: the engine loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "server/base/types.h"
+#include "server/engine/stats.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::engine {
+
+class Asides {
+ public:
+  Asides(std::vector<tier::Tier*> tiers, EngineStats* stats)
+      : tiers_(std::move(tiers)), stats_(stats) {}
+
+  // `done` runs on the loop once the name is free, or the attempt failed.
+  void Begin(TierId tier, const std::string& path, const KeyDigest& key,
+             absl::AnyInvocable<void()> done);
+  void OnCompletion(const tier::Completion& completion);
+  bool empty() const { return running_.empty(); }
+
+ private:
+  struct Aside {
+    std::unique_ptr<const std::string> path;
+    absl::AnyInvocable<void()> done;
+  };
+
+  const std::vector<tier::Tier*> tiers_;
+  EngineStats* const stats_;
+  absl::flat_hash_map<Ticket, Aside> running_;
+  uint64_t next_ticket_ = 1;
+};
+
+}  // namespace kvstream::engine

@@ -1,0 +1,54 @@
+#include "server/engine/copy_pool.h"
+
+#include <cstring>
+#include <utility>
+
+#include "server/store/chunk_format.h"
+
+namespace kvstream::engine {
+
+CopyPool::CopyPool(uint32_t threads, absl::AnyInvocable<void(const CopyResult&)> sink)
+    : sink_(std::move(sink)) {
+  for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+CopyPool::~CopyPool() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  for (auto& thread : threads_) thread.join();
+}
+
+void CopyPool::Submit(CopyJob job) {
+  absl::MutexLock lock(&mu_);
+  (job.kind == CopyKind::kStore ? stores_ : reads_).push_back(std::move(job));
+}
+
+void CopyPool::Run() {
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopping_ || !reads_.empty() || !stores_.empty();
+  };
+  for (;;) {
+    CopyJob job;
+    {
+      absl::MutexLock lock(&mu_, absl::Condition(&ready));
+      if (reads_.empty() && stores_.empty()) return;
+      const bool read = !reads_.empty() && (stores_.empty() || reads_in_a_row_ < kReadsInARow);
+      reads_in_a_row_ = read ? reads_in_a_row_ + 1 : 0;
+      auto& queue = read ? reads_ : stores_;
+      job = std::move(queue.front());
+      queue.pop_front();
+    }
+    const uint64_t checksum =
+        store::CopyAndChecksum(job.key, job.segment, job.source, job.destinations);
+    if (job.pad_bytes > 0) {
+      for (std::byte* destination : job.destinations) {
+        std::memset(destination + job.source.size(), 0, job.pad_bytes);
+      }
+    }
+    sink_(CopyResult{job.kind, job.id, job.part, checksum});
+  }
+}
+
+}  // namespace kvstream::engine

@@ -1,0 +1,164 @@
+#include "server/engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/base/check.h"
+#include "server/base/logging.h"
+#include "server/engine/engine_state.h"
+
+namespace kvstream::engine {
+
+Engine::Engine(const EngineOptions& options, memory::SealedMemory* pool, gpu::Gpu* gpu)
+    : options_(options), pool_(pool), gpu_(gpu) {}
+
+Engine::~Engine() { Stop(); }
+
+void Engine::Start(std::vector<tier::Tier*> tiers, HandoffPeer* handoff) {
+  state_ = std::make_unique<State>(this, std::move(tiers), handoff);
+  stats_.pool_bytes.Set(pool_->size());
+  stats_.pool_reserved_bytes.Set(state_->slots.reserved_bytes());
+  stats_.pool_huge_pages.Set(pool_->huge_pages() ? 1 : 0);
+  PublishStats();
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Engine::Post(Event event) { mailbox_.Post(std::move(event)); }
+
+void Engine::OnCompletions(std::span<tier::Completion> completions) { mailbox_.Post(completions); }
+
+void Engine::BeginDrain() {
+  draining_ = true;
+  mailbox_.Wake();
+}
+
+bool Engine::WaitDrained(TimeNs deadline) {
+  while (!drained_ && Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return drained_;
+}
+
+bool Engine::EndSessions(TimeNs deadline) {
+  ending_ = true;
+  mailbox_.Wake();
+  while (stats_.sessions_open.Get() > 0 && Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return stats_.sessions_open.Get() == 0;
+}
+
+void Engine::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  mailbox_.Wake();
+  thread_.join();
+}
+
+void Engine::Run() {
+  Letters letters;
+  while (!stopping_) {
+    mailbox_.Take(NextDeadline(), &letters);
+    Turn(&letters, Now());
+    letters.events.clear();
+    letters.completions.clear();
+    letters.copies.clear();
+  }
+}
+
+TimeNs Engine::NextDeadline() const {
+  const State& s = *state_;
+  if (!s.lookups.empty()) return 0;
+  return std::min({s.reads.router().NextDeadline(), s.staging.NextDeadline(),
+                   s.stores.NextDeadline(), s.leases.NextDeadline()});
+}
+
+void Engine::Turn(Letters* letters, TimeNs now) {
+  State& s = *state_;
+  for (Event& event : letters->events) Handle(event, now);
+  for (tier::Completion& completion : letters->completions) {
+    switch (completion.kind) {
+      case tier::Completion::Kind::kRead:
+        s.reads.OnRead(completion, now);
+        break;
+      case tier::Completion::Kind::kWrite:
+        s.staging.OnWritten(completion, now);
+        break;
+      case tier::Completion::Kind::kSetAside:
+        s.asides.OnCompletion(completion);
+        break;
+    }
+  }
+  for (const CopyResult& result : letters->copies) {
+    switch (result.kind) {
+      case CopyKind::kSegment:
+        s.reads.OnSegmentCopied(result, now);
+        break;
+      case CopyKind::kStaged:
+        s.reads.OnStagedCopied(result, now);
+        break;
+      case CopyKind::kStore:
+        s.stores.OnCopied(result, now);
+        break;
+    }
+  }
+  FinishTurn(now);
+}
+
+void Engine::FinishTurn(TimeNs now) {
+  State& s = *state_;
+  if (ending_ && !s.sessions_ended) {
+    s.sessions_ended = true;
+    for (const SessionId id : s.sessions.Ids()) {
+      EndSession(*s.sessions.Find(id), absl::UnavailableError("the daemon stops"), now);
+    }
+  }
+  if (draining_) s.staging.OpenGateForGood();
+  s.reads.router().Tick(now);
+  s.reads.Pump(now);
+  TierSet demand;
+  for (uint32_t t = 0; t < s.tiers.size(); ++t) {
+    if (s.reads.router().HasDemand(TierId{t})) demand.Add(TierId{t});
+  }
+  s.staging.Pump(demand, s.stores.waiting(), now);
+  for (const DurableNotice& notice : s.staging.TakeNotices()) s.stores.OnDurable(notice, now);
+  s.stores.Admit(now);  // After everything that may have freed slots.
+  s.stores.Tick(now);
+  s.reads.router().OnSlotsFreed(now);
+  s.reads.Pump(now);
+  s.reads.SubmitReads();
+  s.stores.SendResults();
+  s.lookups.Pump(now);
+  stats_.leases_expired.Add(s.leases.Expire(now));
+  s.sessions.Flush();
+  PublishStats();
+  drained_ = draining_ && s.reads.running() == 0 && s.stores.running() == 0 && s.staging.empty() &&
+             s.asides.empty() && s.lookups.empty();
+}
+
+void Engine::PublishStats() {
+  const State& s = *state_;
+  stats_.pool_used_bytes.Set(s.slots.used());
+  stats_.staged_bytes.Set(s.staging.queue().staged_bytes());
+  stats_.leases.Set(s.leases.count());
+  stats_.leased_chunks.Set(s.leases.chunks());
+  stats_.index_chunks.Set(s.index.chunks());
+  stats_.operations_running.Set(s.reads.running() + s.stores.running());
+  stats_.draining.Set(draining_ ? 1 : 0);
+  for (uint32_t t = 0; t < s.tiers.size(); ++t) {
+    const TierId id{t};
+    const sched::TierLane& lane = s.reads.router().lane(id);
+    TierEngineStats& tier = stats_.tiers[t];
+    tier.out.Set(lane.usable() ? 0 : 1);
+    tier.in_flight_bytes.Set(lane.in_flight());
+    tier.window_bytes.Set(lane.window_bytes());
+    tier.quarantined_bytes.Set(lane.quarantined());
+    tier.quarantine_limit_bytes.Set(lane.quarantine_limit());
+    tier.read_rate.Set(static_cast<uint64_t>(lane.rate()));
+    tier.write_rate.Set(static_cast<uint64_t>(s.staging.queue().rate(id)));
+    tier.write_backlog_bytes.Set(s.staging.queue().backlog(id));
+    tier.segments_hedged.Add(s.reads.router().hedges(id) - tier.segments_hedged.Get());
+  }
+}
+
+}  // namespace kvstream::engine

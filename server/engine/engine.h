@@ -1,0 +1,103 @@
+// The engine loop: one thread that owns all mutable state. Letters come in through the mailbox
+// (events of the rpc room, completions of tiers, results of copies), the parts decide, and what
+// they decided goes out at the end of the turn. It never touches payload and never waits for
+// anything but its mailbox.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "server/base/types.h"
+#include "server/engine/api.h"
+#include "server/engine/events.h"
+#include "server/engine/mailbox.h"
+#include "server/engine/stats.h"
+#include "server/gpu/gpu.h"
+#include "server/memory/sealed_memory.h"
+#include "server/sched/router.h"
+#include "server/sched/write_queue.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::engine {
+
+struct EngineOptions {
+  uint64_t pool_reserved_bytes = 0;
+  uint32_t copy_threads = 2;
+  uint64_t operations_per_session_max = 1024;
+  sched::RouterOptions router;
+  sched::WriteQueueOptions writes;
+};
+
+class Engine final : public EventPoster, public tier::CompletionSink {
+ public:
+  // `pool` is the staging pool. The tiers are opened later with this engine as their sink.
+  Engine(const EngineOptions& options, memory::SealedMemory* pool, gpu::Gpu* gpu);
+  ~Engine() override;
+
+  // Starts the loop. `tiers`, by TierId, and `handoff` outlive it.
+  void Start(std::vector<tier::Tier*> tiers, HandoffPeer* handoff);
+
+  void Post(Event event) override;
+  void OnCompletions(std::span<tier::Completion> completions) override;
+
+  // Refuses new operations with UNAVAILABLE from now on, and writes what is staged. Any thread.
+  void BeginDrain();
+  // Waits until no operation runs and nothing is staged. False when `deadline` came first.
+  bool WaitDrained(TimeNs deadline);
+  // Ends every session, and waits until they are forgotten. False when `deadline` came first: a
+  // read that never ends may outlive us. REQUIRES: BeginDrain was called.
+  bool EndSessions(TimeNs deadline);
+  // Ends the loop. Call before the tiers are stopped.
+  void Stop();
+
+  const EngineStats& stats() const { return stats_; }
+
+ private:
+  struct State;
+
+  void Run();
+  void Turn(Letters* letters, TimeNs now);
+  TimeNs NextDeadline() const;
+  void Handle(Event& event, TimeNs now);
+  void On(SessionConnected& event, TimeNs now);
+  void On(BufferAttached& event, TimeNs now);
+  void On(DropBuffer& event, TimeNs now);
+  void On(HandoffClosed& event, TimeNs now);
+  void On(StreamOpened& event, TimeNs now);
+  void On(StreamClosed& event, TimeNs now);
+  void On(MessageArrived& event, TimeNs now);
+  void On(Lookup& event, TimeNs now);
+  void On(RegisterMemory& event, TimeNs now);
+  void On(UnregisterMemory& event, TimeNs now);
+  void On(ListUsage& event, TimeNs now);
+  void OnMessage(struct Session& session, ReadStep& step, TimeNs now);
+  void OnMessage(struct Session& session, Store& store, TimeNs now);
+  void OnMessage(struct Session& session, Cancel& cancel, TimeNs now);
+  void OnMessage(struct Session& session, ForwardBegan& began, TimeNs now);
+  void OnMessage(struct Session& session, Release& release, TimeNs now);
+  void OnMessage(struct Session& session, Heartbeat& heartbeat, TimeNs now);
+  // OK when the session may begin an operation with this id.
+  absl::Status MayBegin(const struct Session& session, uint64_t client_op) const;
+  void Reject(const struct Session& session, uint64_t client_op, const absl::Status& status);
+  void EndSession(struct Session& session, const absl::Status& why, TimeNs now);
+  void CancelOperation(OperationId id, TimeNs now);
+  void FinishTurn(TimeNs now);
+  void PublishStats();
+
+  const EngineOptions options_;
+  memory::SealedMemory* const pool_;
+  gpu::Gpu* const gpu_;
+  EngineStats stats_;
+  Mailbox mailbox_;
+  std::unique_ptr<State> state_;  // The loop's alone.
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> drained_{false};
+  std::atomic<bool> ending_{false};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace kvstream::engine

@@ -1,0 +1,138 @@
+// What the engine does with each event of the rpc room.
+#include <utility>
+#include <variant>
+
+#include "server/base/logging.h"
+#include "server/engine/engine.h"
+#include "server/engine/engine_state.h"
+
+namespace kvstream::engine {
+
+void Engine::Handle(Event& event, TimeNs now) {
+  std::visit([this, now](auto& e) { On(e, now); }, event);
+}
+
+void Engine::On(SessionConnected& event, TimeNs) { state_->sessions.Connect(event.session); }
+
+void Engine::On(BufferAttached& event, TimeNs) {
+  state_->sessions.Attach(event.session, event.buffer_id, std::move(event.memory));
+}
+
+void Engine::On(DropBuffer& event, TimeNs) {
+  event.reply(state_->sessions.Drop(event.session, event.buffer_id));
+}
+
+void Engine::On(HandoffClosed& event, TimeNs now) {
+  Session* session = state_->sessions.Find(event.session);
+  if (session == nullptr) return;
+  EndSession(*session, absl::CancelledError("the handoff connection closed"), now);
+}
+
+void Engine::On(StreamOpened& event, TimeNs) {
+  Session* session = state_->sessions.Find(event.session);
+  if (draining_) {
+    event.sink->End(absl::UnavailableError("the daemon is draining"));
+  } else if (session == nullptr || session->ending) {
+    event.sink->End(absl::FailedPreconditionError("hello: the session is over"));
+  } else if (session->had_stream) {
+    event.sink->End(absl::FailedPreconditionError("hello: the session already has a stream"));
+  } else {
+    session->had_stream = true;
+    session->client_name = event.client_name;
+    session->sink = event.sink;
+    spdlog::debug("session opened: session={} client={}", session->id.value, session->client_name);
+    state_->sessions.Send(session->id, SessionOpened{session->id});
+  }
+}
+
+void Engine::On(StreamClosed& event, TimeNs now) {
+  Session* session = state_->sessions.Find(event.session);
+  if (session == nullptr || session->sink == nullptr || session->sink.get() != event.sink) return;
+  session->sink = nullptr;
+  EndSession(*session, absl::CancelledError("the stream closed"), now);
+}
+
+void Engine::On(MessageArrived& event, TimeNs now) {
+  Session* session = state_->sessions.Find(event.session);
+  if (session == nullptr || session->sink == nullptr || session->sink.get() != event.sink) return;
+  std::visit([&](auto& message) { OnMessage(*session, message, now); }, event.message);
+}
+
+void Engine::On(Lookup& event, TimeNs now) { state_->lookups.Begin(std::move(event), now); }
+
+void Engine::On(RegisterMemory& event, TimeNs) { event.reply(gpu_->OpenRegion(event.spec)); }
+
+void Engine::On(UnregisterMemory& event, TimeNs) {
+  event.reply(gpu_->CloseRegion(event.region_id));
+}
+
+void Engine::On(ListUsage& event, TimeNs) { event.reply(state_->index.UsageByNamespace()); }
+
+absl::Status Engine::MayBegin(const Session& session, uint64_t client_op) const {
+  if (draining_) return absl::UnavailableError("the daemon is draining");
+  if (session.operations.contains(client_op)) {
+    return absl::InvalidArgumentError("operation_id " + std::to_string(client_op) +
+                                      ": in use by a running operation");
+  }
+  if (session.operations.size() >= options_.operations_per_session_max) {
+    return absl::ResourceExhaustedError("operations: " + std::to_string(session.operations.size()) +
+                                        " are running, the limit of operations_per_session_max");
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Reject(const Session& session, uint64_t client_op, const absl::Status& status) {
+  stats_.rejected.Add();
+  state_->sessions.Send(session.id, Quiesced{client_op, status});
+}
+
+void Engine::OnMessage(Session& session, ReadStep& step, TimeNs now) {
+  const uint64_t client_op = step.client_op;
+  absl::Status status = MayBegin(session, client_op);
+  const OperationId id{state_->next_operation++};
+  if (status.ok()) status = state_->reads.Begin(session, id, std::move(step), now);
+  if (!status.ok()) Reject(session, client_op, status);
+  state_->reads.Pump(now);
+}
+
+void Engine::OnMessage(Session& session, Store& store, TimeNs now) {
+  const uint64_t client_op = store.client_op;
+  absl::Status status = MayBegin(session, client_op);
+  const OperationId id{state_->next_operation++};
+  if (status.ok()) status = state_->stores.Begin(session, id, std::move(store), now);
+  if (!status.ok()) Reject(session, client_op, status);
+}
+
+void Engine::OnMessage(Session& session, Cancel& cancel, TimeNs now) {
+  const auto it = session.operations.find(cancel.client_op);
+  if (it != session.operations.end()) CancelOperation(it->second, now);
+}
+
+void Engine::OnMessage(Session&, ForwardBegan&, TimeNs) { state_->staging.OpenGate(); }
+
+void Engine::OnMessage(Session& session, Release& release, TimeNs) {
+  state_->leases.Release(session.id, release.lease_id);
+}
+
+void Engine::OnMessage(Session& session, Heartbeat& heartbeat, TimeNs) {
+  state_->sessions.Send(session.id, HeartbeatReply{heartbeat.sequence});
+}
+
+void Engine::CancelOperation(OperationId id, TimeNs now) {
+  state_->reads.Cancel(id, now);
+  state_->reads.Pump(now);
+  state_->stores.Cancel(id, now);
+}
+
+void Engine::EndSession(Session& session, const absl::Status& why, TimeNs now) {
+  const SessionId id = session.id;
+  if (session.ending) return;
+  state_->sessions.BeginEnd(session, why);
+  state_->leases.ReleaseAllOf(id);
+  std::vector<OperationId> running;
+  for (const auto& [client_op, operation] : session.operations) running.push_back(operation);
+  for (const OperationId operation : running) CancelOperation(operation, now);
+  state_->sessions.MaybeForget(id);
+}
+
+}  // namespace kvstream::engine

@@ -1,0 +1,58 @@
+// What the engine loop owns. Private to the engine's own sources.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "server/engine/asides.h"
+#include "server/engine/copy_pool.h"
+#include "server/engine/engine.h"
+#include "server/engine/leases.h"
+#include "server/engine/lookups.h"
+#include "server/engine/read_ops.h"
+#include "server/engine/sessions.h"
+#include "server/engine/staging.h"
+#include "server/engine/store_ops.h"
+#include "server/sched/slot_allocator.h"
+#include "server/store/chunk_index.h"
+
+namespace kvstream::engine {
+
+// What the loop owns. Members are destroyed in reverse order: the copy pool first, since its jobs
+// point into everything else.
+struct Engine::State {
+  State(Engine* engine, std::vector<tier::Tier*> tier_list, HandoffPeer* handoff)
+      : tiers(std::move(tier_list)),
+        slots(engine->pool_->size(), engine->options_.pool_reserved_bytes),
+        sessions(&engine->stats_, handoff),
+        leases(&index),
+        asides(tiers, &engine->stats_),
+        staging({tiers, &slots, engine->pool_->bytes().data(), &index, &asides, &engine->stats_},
+                engine->options_.writes),
+        copies(engine->options_.copy_threads,
+               [engine](const CopyResult& result) { engine->mailbox_.Post(result); }),
+        reads({tiers, &slots, engine->pool_->bytes().data(), &index, &staging, &asides, &copies,
+               &sessions, &engine->stats_},
+              engine->options_.router),
+        stores({&slots, engine->pool_->bytes().data(), &index, &staging, &copies, &sessions,
+                &engine->stats_}),
+        lookups(
+            {&index, &leases, &sessions, &engine->stats_, static_cast<uint32_t>(tiers.size())}) {}
+
+  std::vector<tier::Tier*> tiers;
+  sched::SlotAllocator slots;
+  store::ChunkIndex index;
+  Sessions sessions;
+  Leases leases;
+  Asides asides;
+  Staging staging;
+  CopyPool copies;
+  ReadOps reads;
+  StoreOps stores;
+  Lookups lookups;
+  uint64_t next_operation = 1;
+  bool sessions_ended = false;
+};
+
+}  // namespace kvstream::engine

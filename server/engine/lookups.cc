@@ -1,0 +1,83 @@
+#include "server/engine/lookups.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvstream::engine {
+
+void Lookups::Begin(Lookup lookup, TimeNs now) {
+  parts_.stats->lookups.Add();
+  Running running;
+  running.result.tier_chunks.resize(parts_.tiers);
+  running.lookup = std::move(lookup);
+  running.began = now;
+  running_.push_back(std::move(running));
+}
+
+void Lookups::Pump(TimeNs now) {
+  const size_t count = running_.size();
+  for (size_t i = 0; i < count; ++i) {
+    Running running = std::move(running_.front());
+    running_.pop_front();
+    if (Advance(running)) {
+      Reply(running, now);
+    } else {
+      running_.push_back(std::move(running));
+    }
+  }
+}
+
+// True when there is nothing more to examine.
+bool Lookups::Advance(Running& running) {
+  const size_t keys = KeysOf(running.lookup);
+  const size_t step = std::max<size_t>(1, kDigestsPerTurn / running.lookup.members);
+  const size_t end = std::min(keys, running.next + step);
+  while (running.next < end) {
+    Examine(running, running.next++);
+    if (running.run_broken && !running.lookup.per_key) return true;
+  }
+  return running.next == keys;
+}
+
+void Lookups::Examine(Running& running, size_t key) {
+  const Lookup& lookup = running.lookup;
+  const auto* digests = lookup.digests.data() + key * lookup.members;
+  const auto known = [this](const KeyDigest& d) { return parts_.index->Find(d) != nullptr; };
+  const bool present = std::all_of(digests, digests + lookup.members, known);
+  LookupResult& result = running.result;
+  if (lookup.per_key) result.present.push_back(present ? 1 : 0);
+  running.run_broken = running.run_broken || !present;
+  if (!present) return;
+  if (lookup.lease_for > 0)
+    running.found.insert(running.found.end(), digests, digests + lookup.members);
+  if (running.run_broken) return;
+  result.leading_run += 1;
+  for (uint32_t m = 0; m < lookup.members; ++m) {
+    for (const store::ContentCopy& copy : parts_.index->Find(digests[m])->copies) {
+      result.staged += copy.staged ? 1 : 0;
+      for (uint32_t t = 0; t < parts_.tiers; ++t) {
+        result.tier_chunks[t] += copy.tiers.Has(TierId{t}) ? 1 : 0;
+      }
+    }
+  }
+}
+
+void Lookups::Reply(Running& running, TimeNs now) {
+  EngineStats& stats = *parts_.stats;
+  stats.lookup_keys.Add(KeysOf(running.lookup));
+  stats.lookup_hits.Add(running.result.leading_run);
+  stats.lookup_us.Observe(static_cast<uint64_t>((now - running.began) / kMicrosecond));
+  if (running.lookup.lease_for > 0) {
+    const Session* owner = parts_.sessions->Find(running.lookup.session);
+    if (owner == nullptr || owner->ending) {
+      running.lookup.reply(absl::FailedPreconditionError(
+          "session_id " + std::to_string(running.lookup.session.value) + ": no such session"));
+      return;
+    }
+    running.result.lease_id =
+        parts_.leases->Grant(running.lookup.session, running.found, now + running.lookup.lease_for);
+  }
+  running.lookup.reply(std::move(running.result));
+}
+
+}  // namespace kvstream::engine

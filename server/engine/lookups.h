@@ -1,0 +1,58 @@
+// Lookups, answered from the index. A large one is cut into pieces of a bounded number of keys, one
+// a turn, so that it does not hold up the loop.
+//
+// Thread rule: the engine loop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/base/types.h"
+#include "server/engine/api.h"
+#include "server/engine/leases.h"
+#include "server/engine/sessions.h"
+#include "server/engine/stats.h"
+#include "server/store/chunk_index.h"
+
+namespace kvstream::engine {
+
+class Lookups {
+ public:
+  struct Parts {
+    store::ChunkIndex* index = nullptr;
+    Leases* leases = nullptr;
+    Sessions* sessions = nullptr;
+    EngineStats* stats = nullptr;
+    uint32_t tiers = 0;
+  };
+  explicit Lookups(const Parts& parts) : parts_(parts) {}
+
+  void Begin(Lookup lookup, TimeNs now);
+  // A turn's worth of work on each; replies to those that are through.
+  void Pump(TimeNs now);
+  bool empty() const { return running_.empty(); }
+
+ private:
+  static constexpr size_t kDigestsPerTurn = 4096;
+
+  struct Running {
+    Lookup lookup;
+    LookupResult result;
+    size_t next = 0;  // The next key.
+    bool run_broken = false;
+    std::vector<KeyDigest> found;  // For the lease.
+    TimeNs began = 0;
+  };
+
+  size_t KeysOf(const Lookup& lookup) const { return lookup.digests.size() / lookup.members; }
+  void Examine(Running& running, size_t key);
+  bool Advance(Running& running);
+  void Reply(Running& running, TimeNs now);
+
+  const Parts parts_;
+  std::deque<Running> running_;
+};
+
+}  // namespace kvstream::engine

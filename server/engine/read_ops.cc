@@ -1,0 +1,371 @@
+#include "server/engine/read_ops.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/base/check.h"
+#include "server/base/logging.h"
+#include "server/store/chunk_format.h"
+
+namespace kvstream::engine {
+namespace {
+
+// Ranks of one model agree on step ids; two models must not meet in one.
+uint64_t StepKey(const ReadStep& step) {
+  if (step.step_id == 0) return 0;
+  uint64_t key = absl::HashOf(step.requests.front().name_space->id.bytes, step.step_id);
+  return key == 0 ? 1 : key;
+}
+
+std::string Describe(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return "";
+    case absl::StatusCode::kNotFound:
+      return "a chunk is not on any tier";
+    case absl::StatusCode::kDataLoss:
+      return "a chunk failed verification on every replica";
+    case absl::StatusCode::kUnavailable:
+      return "no tier in service could read a chunk";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "the deadline passed";
+    case absl::StatusCode::kCancelled:
+      return "cancelled";
+    default:
+      return "failed";
+  }
+}
+
+}  // namespace
+
+ReadOps::ReadOps(const Parts& parts, const sched::RouterOptions& options)
+    : parts_(parts), router_(options, parts.slots), to_submit_(parts.tiers.size()) {}
+
+absl::Status ReadOps::Begin(Session& session, OperationId id, ReadStep step, TimeNs now) {
+  now_ = now;
+  Operation operation;
+  operation.session = session.id;
+  operation.client_op = step.client_op;
+  operation.began = now;
+  operation.unsent.client_op = step.client_op;
+  if (auto status = PlaceItems(session, step, &operation); !status.ok()) return status;
+  for (const uint64_t buffer : operation.buffers) session.buffers.at(buffer).operations += 1;
+  sched::BatchSpec batch{.id = id,
+                         .joint = step.joint,
+                         .step_key = StepKey(step),
+                         .ranks = step.ranks,
+                         .join_deadline = step.join_deadline,
+                         .deadline = step.deadline,
+                         .requests = {}};
+  for (size_t r = 0; r < step.requests.size(); ++r) {
+    auto& items = batch.requests.emplace_back();
+    const ReadRequest& request = step.requests[r];
+    items.reserve(request.chunks.size());
+    for (size_t i = 0; i < request.chunks.size(); ++i) {
+      items.push_back(PlanItem(request, request.chunks[i], &operation.requests[r].items[i]));
+    }
+  }
+  session.operations[step.client_op] = id;
+  operations_.emplace(id, std::move(operation));
+  parts_.stats->read_steps.Add();
+  router_.Admit(std::move(batch), now);
+  return absl::OkStatus();
+}
+
+absl::Status ReadOps::PlaceItems(Session& session, const ReadStep& step, Operation* operation) {
+  for (size_t r = 0; r < step.requests.size(); ++r) {
+    const ReadRequest& request = step.requests[r];
+    Request& placed = operation->requests.emplace_back();
+    placed.request_id = request.request_id;
+    placed.items.resize(request.chunks.size());
+    for (size_t i = 0; i < request.chunks.size(); ++i) {
+      const ReadChunk& chunk = request.chunks[i];
+      const uint64_t bytes = request.name_space->spec.groups[chunk.group].chunk_bytes;
+      const auto memory = Sessions::Locate(session, chunk.place, bytes);
+      if (!memory.ok()) {
+        return absl::Status(memory.status().code(),
+                            "requests[" + std::to_string(r) + "].chunks[" + std::to_string(i) +
+                                "].placement.host: " + std::string(memory.status().message()));
+      }
+      placed.items[i].key = chunk.key;
+      placed.items[i].destination = *memory;
+      operation->buffers.push_back(chunk.place.buffer_id);
+    }
+  }
+  std::sort(operation->buffers.begin(), operation->buffers.end());
+  operation->buffers.erase(std::unique(operation->buffers.begin(), operation->buffers.end()),
+                           operation->buffers.end());
+  return absl::OkStatus();
+}
+
+sched::Item ReadOps::PlanItem(const ReadRequest& request, const ReadChunk& chunk,
+                              ItemPlace* place) {
+  sched::Item item;
+  item.shape = {request.name_space->spec.groups[chunk.group].chunk_bytes,
+                request.name_space->spec.segment_bytes};
+  const store::IndexEntry* entry = parts_.index->Find(chunk.key);
+  if (entry == nullptr) return item;
+  for (const store::ContentCopy& copy : entry->copies) {
+    const auto [plan, added] = plans_.try_emplace(copy.content);
+    if (added) {
+      plan->second.key = chunk.key;
+      plan->second.path = store::ChunkPath(entry->name_space, chunk.key);
+      plan->second.shape = entry->shape;
+      plan->second.checksums = copy.checksums;
+    }
+    plan->second.uses += 1;
+    place->contents.push_back(copy.content);
+    item.sources.push_back(sched::Source{copy.content, copy.tiers, copy.staged});
+    if (copy.staged) {
+      place->staged = parts_.staging->Find(chunk.key)->id;
+      parts_.staging->Pin(place->staged);
+    }
+  }
+  return item;
+}
+
+void ReadOps::EndUse(const ContentId& content) {
+  const auto it = plans_.find(content);
+  KV_CHECK(it != plans_.end() && it->second.uses > 0);
+  it->second.uses -= 1;
+  if (it->second.uses == 0) plans_.erase(it);
+}
+
+void ReadOps::OnRead(const tier::Completion& completion, TimeNs now) {
+  now_ = now;
+  const auto it = reads_.find(completion.ticket);
+  KV_CHECK(it != reads_.end());
+  // The use that the read had passes to its copy, if the router asks for one: take it again there.
+  const ContentId content = it->second.content;
+  if (completion.code == absl::StatusCode::kOk) {
+    parts_.stats->tiers[completion.tier.value].segments_read.Add();
+  }
+  landed_ = completion.ticket;
+  router_.OnRead(completion.ticket, completion.code, now);
+  Pump(now);
+  if (landed_ == completion.ticket)
+    reads_.erase(completion.ticket);  // No copy of it was asked for.
+  landed_ = Ticket{};
+  EndUse(content);
+}
+
+void ReadOps::OnSegmentCopied(const CopyResult& result, TimeNs now) {
+  now_ = now;
+  const Ticket ticket{result.id};
+  const ReadInFlight read = reads_.at(ticket);
+  const ContentPlan& plan = plans_.at(read.content);
+  const bool verified = result.checksum == plan.checksums[read.segment];
+  if (verified) {
+    parts_.stats->tiers[read.tier.value].bytes_delivered.Add(read.delivers);
+  } else {
+    spdlog::warn("a segment failed verification: tier={} file={} segment={}",
+                 parts_.tiers[read.tier.value]->options().name, plan.path, read.segment);
+    parts_.stats->tiers[read.tier.value].corrupt_reads.Add();
+  }
+  landed_ = ticket;
+  router_.OnCopy(ticket, verified ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss, now);
+  Pump(now);
+  if (landed_ == ticket) reads_.erase(ticket);
+  landed_ = Ticket{};
+  EndUse(read.content);
+}
+
+void ReadOps::OnStagedCopied(const CopyResult& result, TimeNs now) {
+  now_ = now;
+  const auto it = staged_copies_.find(result.id);
+  KV_CHECK(it != staged_copies_.end());
+  StagedCopy& copy = it->second;
+  const StagedChunk& chunk = parts_.staging->Get(copy.chunk);
+  copy.ok = copy.ok && result.checksum == chunk.checksums[result.part];
+  copy.left -= 1;
+  if (copy.left > 0) return;
+  const StagedCopy ended = copy;
+  staged_copies_.erase(it);
+  if (ended.ok) {
+    parts_.stats->bytes_from_pool.Add(chunk.shape.payload_bytes);
+  } else {
+    spdlog::error("a staged chunk failed verification in memory: file={}", chunk.path);
+  }
+  parts_.staging->Unpin(ended.chunk);
+  router_.OnStagedCopy(ended.item, ended.ok ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss,
+                       now);
+  Pump(now);
+}
+
+void ReadOps::Pump(TimeNs now) {
+  now_ = now;
+  for (auto commands = router_.TakeCommands(); !commands.empty();
+       commands = router_.TakeCommands()) {
+    for (const auto& command : commands) {
+      std::visit([this](const auto& c) { Execute(c); }, command);
+    }
+  }
+}
+
+void ReadOps::SubmitReads() {
+  for (size_t t = 0; t < to_submit_.size(); ++t) {
+    if (to_submit_[t].empty()) continue;
+    parts_.tiers[t]->Read(to_submit_[t]);
+    to_submit_[t].clear();
+  }
+  for (const OperationId id : with_unsent_) {
+    const auto it = operations_.find(id);
+    if (it != operations_.end()) SendResults(it->second);
+  }
+  with_unsent_.clear();
+}
+
+void ReadOps::Execute(const sched::ReadSegment& command) {
+  const ContentPlan& plan = plans_.at(command.content);
+  Use(command.content);
+  reads_[command.ticket] =
+      ReadInFlight{command.content, command.segment, command.tier, command.slot, 0};
+  to_submit_[command.tier.value].push_back(tier::ReadRequest{
+      command.ticket, &plan.path, plan.shape.FileOffsetOf(command.segment),
+      plan.shape.PaddedBytesOf(command.segment), parts_.pool + command.slot.offset});
+}
+
+void ReadOps::Execute(const sched::CopySegment& command) {
+  const ContentPlan& plan = plans_.at(command.content);
+  Use(command.content);
+  if (landed_ == command.ticket) landed_ = Ticket{};  // Its entry lives on until the copy ended.
+  ReadInFlight& read = reads_.at(command.ticket);
+  const uint64_t bytes = plan.shape.BytesOf(command.segment);
+  read.delivers = bytes * command.items.size();
+  CopyJob job{.kind = CopyKind::kSegment,
+              .id = command.ticket.value,
+              .part = 0,
+              .key = plan.key,
+              .segment = command.segment,
+              .source = {parts_.pool + command.slot.offset, bytes},
+              .destinations = {},
+              .pad_bytes = 0};
+  for (const sched::ItemRef& ref : command.items) {
+    const ItemPlace& place = operations_.at(ref.batch).requests[ref.request].items[ref.item];
+    job.destinations.push_back(place.destination + command.segment * plan.shape.segment_bytes);
+  }
+  parts_.copies->Submit(std::move(job));
+}
+
+void ReadOps::Execute(const sched::CopyStaged& command) {
+  const sched::ItemRef& ref = command.item;
+  const ItemPlace& place = operations_.at(ref.batch).requests[ref.request].items[ref.item];
+  const StagedChunk& chunk = parts_.staging->Get(place.staged);
+  parts_.staging->Pin(place.staged);
+  const uint64_t id = next_staged_copy_++;
+  const uint32_t segments = chunk.shape.segments();
+  staged_copies_[id] = StagedCopy{ref, place.staged, segments, true};
+  for (uint32_t s = 0; s < segments; ++s) {
+    parts_.copies->Submit(
+        CopyJob{.kind = CopyKind::kStaged,
+                .id = id,
+                .part = s,
+                .key = chunk.key,
+                .segment = s,
+                .source = {parts_.pool + chunk.slots[s].offset, chunk.shape.BytesOf(s)},
+                .destinations = {place.destination + s * chunk.shape.segment_bytes},
+                .pad_bytes = 0});
+  }
+}
+
+void ReadOps::Execute(const sched::ReplicaFailed& command) {
+  const ContentPlan& plan = plans_.at(command.content);
+  TierEngineStats& stats = parts_.stats->tiers[command.tier.value];
+  parts_.index->RemoveReplica(plan.key, command.content, command.tier);
+  if (command.code == absl::StatusCode::kNotFound) {
+    stats.missing_files.Add();
+  } else if (command.code == absl::StatusCode::kDataLoss) {
+    parts_.asides->Begin(command.tier, plan.path, plan.key, [] {});
+  } else {
+    stats.failed_reads.Add();
+    spdlog::warn("a read failed: tier={} file={} code={}",
+                 parts_.tiers[command.tier.value]->options().name, plan.path,
+                 absl::StatusCodeToString(command.code));
+  }
+}
+
+void ReadOps::Execute(const sched::ItemDone& command) {
+  const sched::ItemRef& ref = command.item;
+  Operation& operation = operations_.at(ref.batch);
+  ItemPlace& place = operation.requests[ref.request].items[ref.item];
+  const bool ok = command.code == absl::StatusCode::kOk;
+  if (ok) {
+    parts_.stats->chunks_delivered.Add();
+    parts_.stats->bytes_delivered.Add(plans_.at(place.contents.front()).shape.payload_bytes);
+  } else {
+    parts_.stats->chunks_failed.Add();
+    if (command.code == absl::StatusCode::kNotFound) parts_.stats->chunks_missing.Add();
+  }
+  for (const ContentId& content : place.contents) EndUse(content);
+  place.contents.clear();
+  if (place.staged.value != 0) parts_.staging->Unpin(place.staged);
+  if (operation.unsent.results.empty()) with_unsent_.push_back(ref.batch);
+  operation.unsent.results.push_back({ref.request, ref.item, command.code});
+}
+
+void ReadOps::SendResults(Operation& operation) {
+  if (operation.unsent.results.empty()) return;
+  ChunkResults results{operation.client_op, std::move(operation.unsent.results)};
+  operation.unsent.results.clear();
+  parts_.sessions->Send(operation.session, std::move(results));
+}
+
+void ReadOps::Execute(const sched::RequestDone& command) {
+  Operation& operation = operations_.at(command.batch);
+  SendResults(operation);
+  RequestDone done;
+  done.client_op = operation.client_op;
+  done.request_id = operation.requests[command.request].request_id;
+  const auto& codes = command.codes;
+  const auto failed = std::find_if(codes.begin(), codes.end(),
+                                   [](auto code) { return code != absl::StatusCode::kOk; });
+  done.leading_valid = static_cast<uint32_t>(failed - codes.begin());
+  if (failed != codes.end()) {
+    done.code = *failed;
+    done.message = Describe(*failed);
+    for (auto i = done.leading_valid + 1; i < codes.size(); ++i) {
+      if (codes[i] == absl::StatusCode::kOk) done.other_valid.push_back(i);
+    }
+    if (command.request < operation.first_failed_request) {
+      operation.first_failed_request = command.request;
+      operation.first_failure = *failed;
+    }
+  }
+  parts_.sessions->Send(operation.session, std::move(done));
+}
+
+void ReadOps::Execute(const sched::BatchDone& command) {
+  const auto it = operations_.find(command.batch);
+  const Operation operation = std::move(it->second);
+  operations_.erase(it);
+  EngineStats& stats = *parts_.stats;
+  stats.read_step_us.Observe(static_cast<uint64_t>((now_ - operation.began) / kMicrosecond));
+  if (operation.first_failure == absl::StatusCode::kCancelled) stats.cancelled.Add();
+  if (operation.first_failure == absl::StatusCode::kDeadlineExceeded) {
+    stats.deadlines_exceeded.Add();
+  }
+  Session* session = parts_.sessions->Find(operation.session);
+  KV_CHECK(session != nullptr);
+  for (const uint64_t buffer : operation.buffers) session->buffers.at(buffer).operations -= 1;
+  session->operations.erase(operation.client_op);
+  parts_.sessions->Send(
+      operation.session,
+      Quiesced{operation.client_op,
+               absl::Status(operation.first_failure, Describe(operation.first_failure))});
+  parts_.sessions->MaybeForget(operation.session);
+}
+
+void ReadOps::Execute(const sched::TierOut& command) {
+  parts_.stats->tiers[command.tier.value].times_out.Add();
+  parts_.staging->SetTierInService(command.tier, false);
+  spdlog::warn("tier taken out of service: tier={} quarantined_bytes={}",
+               parts_.tiers[command.tier.value]->options().name,
+               router_.lane(command.tier).quarantined());
+}
+
+void ReadOps::Execute(const sched::TierBack& command) {
+  parts_.staging->SetTierInService(command.tier, true);
+  spdlog::info("tier back in service: tier={}", parts_.tiers[command.tier.value]->options().name);
+}
+
+}  // namespace kvstream::engine

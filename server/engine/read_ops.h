@@ -1,0 +1,136 @@
+// ReadStep operations: from the client's chunks to a routed batch, from the router's commands to
+// reads and copies, and from their ends back to the client's events. The deciding is the router's.
+//
+// Thread rule: the engine loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/container/node_hash_map.h"
+#include "server/base/types.h"
+#include "server/engine/api.h"
+#include "server/engine/asides.h"
+#include "server/engine/copy_pool.h"
+#include "server/engine/sessions.h"
+#include "server/engine/staging.h"
+#include "server/engine/stats.h"
+#include "server/sched/router.h"
+#include "server/store/chunk_index.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::engine {
+
+class ReadOps {
+ public:
+  struct Parts {
+    std::vector<tier::Tier*> tiers;
+    sched::SlotAllocator* slots = nullptr;
+    std::byte* pool = nullptr;
+    store::ChunkIndex* index = nullptr;
+    Staging* staging = nullptr;
+    Asides* asides = nullptr;
+    CopyPool* copies = nullptr;
+    Sessions* sessions = nullptr;
+    EngineStats* stats = nullptr;
+  };
+  ReadOps(const Parts& parts, const sched::RouterOptions& options);
+
+  // Registers the operation with the session and routes it; a refusal names the field, and leaves
+  // nothing behind.
+  absl::Status Begin(Session& session, OperationId id, ReadStep step, TimeNs now);
+  // No-op for an id that is not a running ReadStep.
+  void Cancel(OperationId id, TimeNs now) { router_.Cancel(id, now); }
+
+  void OnRead(const tier::Completion& completion, TimeNs now);
+  void OnSegmentCopied(const CopyResult& result, TimeNs now);
+  void OnStagedCopied(const CopyResult& result, TimeNs now);
+
+  // Executes what the router decided, until it has nothing more to say. Reads and results are
+  // gathered for SubmitReads.
+  void Pump(TimeNs now);
+  // At the end of a turn: submits the reads and sends the results of the turn.
+  void SubmitReads();
+
+  sched::Router& router() { return router_; }
+  const sched::Router& router() const { return router_; }
+  size_t running() const { return operations_.size(); }
+
+ private:
+  // One content being read: what its segments must be, and where they are.
+  struct ContentPlan {
+    KeyDigest key;
+    std::string path;
+    ChunkShape shape;
+    std::vector<uint64_t> checksums;
+    uint32_t uses = 0;  // Items, reads and copies that need it.
+  };
+  struct ItemPlace {
+    std::byte* destination = nullptr;
+    KeyDigest key;
+    absl::InlinedVector<ContentId, 1> contents;
+    StagedId staged;  // Pinned until the item is done; 0: none.
+  };
+  struct Request {
+    uint64_t request_id = 0;
+    std::vector<ItemPlace> items;
+  };
+  struct Operation {
+    SessionId session;
+    uint64_t client_op = 0;
+    TimeNs began = 0;
+    std::vector<Request> requests;
+    std::vector<uint64_t> buffers;  // In use, once for each.
+    ChunkResults unsent;
+    absl::StatusCode first_failure = absl::StatusCode::kOk;
+    uint32_t first_failed_request = UINT32_MAX;
+  };
+  struct ReadInFlight {
+    ContentId content;
+    uint32_t segment = 0;
+    TierId tier;
+    sched::Slot slot;
+    uint64_t delivers = 0;  // Payload bytes that its copy delivers, over all items.
+  };
+  struct StagedCopy {
+    sched::ItemRef item;
+    StagedId chunk;
+    uint32_t left = 0;
+    bool ok = true;
+  };
+
+  absl::Status PlaceItems(Session& session, const ReadStep& step, Operation* operation);
+  sched::Item PlanItem(const ReadRequest& request, const ReadChunk& chunk, ItemPlace* place);
+  void Execute(const sched::ReadSegment& command);
+  void Execute(const sched::CopySegment& command);
+  void Execute(const sched::CopyStaged& command);
+  void Execute(const sched::ReplicaFailed& command);
+  void Execute(const sched::ItemDone& command);
+  void Execute(const sched::RequestDone& command);
+  void Execute(const sched::BatchDone& command);
+  void Execute(const sched::TierOut& command);
+  void Execute(const sched::TierBack& command);
+  void SendResults(Operation& operation);
+  void Use(const ContentId& content) { plans_.at(content).uses += 1; }
+  void EndUse(const ContentId& content);
+
+  const Parts parts_;
+  sched::Router router_;
+  absl::flat_hash_map<OperationId, Operation> operations_;
+  // Nodes: a plan's path is named by reads in flight.
+  absl::node_hash_map<ContentId, ContentPlan> plans_;
+  absl::flat_hash_map<Ticket, ReadInFlight> reads_;
+  absl::flat_hash_map<uint64_t, StagedCopy> staged_copies_;
+  uint64_t next_staged_copy_ = 1;
+  std::vector<std::vector<tier::ReadRequest>> to_submit_;  // By TierId.
+  std::vector<OperationId> with_unsent_;
+  Ticket landed_;   // The read or copy being answered, until a copy of it is asked for.
+  TimeNs now_ = 0;  // Of the turn.
+};
+
+}  // namespace kvstream::engine

@@ -1,0 +1,157 @@
+#include "server/engine/staging.h"
+
+#include <cstring>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "server/base/check.h"
+#include "server/base/logging.h"
+
+namespace kvstream::engine {
+namespace {
+
+uint64_t HashOf(const KeyDigest& key) {
+  uint64_t hash;
+  std::memcpy(&hash, key.bytes.data() + 8, sizeof hash);
+  return hash;
+}
+
+}  // namespace
+
+StagedId Staging::Add(NewChunk fresh, TimeNs now) {
+  auto chunk = std::make_unique<StagedChunk>();
+  static_cast<NewChunk&>(*chunk) = std::move(fresh);
+  const StagedId id{next_id_++};
+  chunk->id = id;
+  chunk->content = store::ContentIdOf(chunk->shape, chunk->checksums);
+  chunk->path = store::ChunkPath(chunk->name_space, chunk->key);
+  parts_.index->AddStaged(chunk->key, chunk->name_space, chunk->shape, chunk->content,
+                          chunk->checksums);
+  by_key_[chunk->key] = id;
+  const uint64_t bytes = chunk->shape.file_bytes();
+  const uint64_t hash = HashOf(chunk->key);
+  chunks_[id] = std::move(chunk);
+  queue_.Add(id, bytes, hash, now);
+  return id;
+}
+
+StagedChunk* Staging::Find(const KeyDigest& key) {
+  const auto it = by_key_.find(key);
+  return it == by_key_.end() ? nullptr : chunks_.at(it->second).get();
+}
+
+void Staging::Unpin(StagedId id) {
+  StagedChunk& chunk = *chunks_.at(id);
+  KV_CHECK(chunk.pins > 0);
+  chunk.pins -= 1;
+  MaybeFree(id);
+}
+
+void Staging::Pump(TierSet demand, bool stores_wait, TimeNs now) {
+  for (const auto& command : queue_.Poll(demand, stores_wait, now)) Handle(command);
+}
+
+void Staging::Handle(const sched::WriteCommand& command) {
+  if (const auto* start = std::get_if<sched::StartWrite>(&command)) {
+    const StagedChunk& chunk = *chunks_.at(start->chunk);
+    const Ticket ticket{next_ticket_++};
+    Write& write = writes_[ticket];
+    write.chunk = start->chunk;
+    write.tier = start->tier;
+    write.header = std::make_unique<HeaderBlock>();
+    store::EncodeHeader({chunk.encoded_key, chunk.shape, chunk.checksums, chunk.content},
+                        write.header->bytes);
+    Submit(ticket);
+  } else if (const auto* dropped = std::get_if<sched::CopyDropped>(&command)) {
+    parts_.stats->tiers[dropped->tier.value].writes_dropped.Add();
+  } else if (const auto* finished = std::get_if<sched::ChunkFinished>(&command)) {
+    StagedChunk& chunk = *chunks_.at(finished->chunk);
+    chunk.finished = true;
+    parts_.index->RemoveStaged(chunk.key, chunk.content);
+    by_key_.erase(chunk.key);
+    if (finished->written.empty()) {
+      parts_.stats->chunks_lost.Add();
+      Notify(chunk, absl::StatusCode::kUnavailable);
+    }
+    MaybeFree(finished->chunk);
+  }
+}
+
+void Staging::Submit(Ticket ticket) {
+  const Write& write = writes_.at(ticket);
+  const StagedChunk& chunk = *chunks_.at(write.chunk);
+  tier::WriteRequest request{ticket, &chunk.path, write.header->bytes, {}};
+  for (uint32_t s = 0; s < chunk.shape.segments(); ++s) {
+    request.pieces.emplace_back(parts_.pool + chunk.slots[s].offset, chunk.shape.PaddedBytesOf(s));
+  }
+  parts_.tiers[write.tier.value]->Write(std::move(request));
+}
+
+void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
+  const auto it = writes_.find(completion.ticket);
+  KV_CHECK(it != writes_.end());
+  Write& write = it->second;
+  StagedChunk& chunk = *chunks_.at(write.chunk);
+  const TierId tier = write.tier;
+  TierEngineStats& stats = parts_.stats->tiers[tier.value];
+  bool ok = completion.code == absl::StatusCode::kOk;
+  if (ok) {
+    Published(chunk, tier, chunk.content, chunk.checksums);
+    stats.chunks_written.Add();
+  } else if (completion.code == absl::StatusCode::kAlreadyExists) {
+    if (!MeetExisting(completion.ticket, write, completion, &ok)) return;
+  }
+  if (!ok) stats.failed_writes.Add();
+  if (!ok && !write_warned_[tier.value]) {
+    spdlog::warn("writes fail: tier={} file={} code={} errno={} ({})",
+                 parts_.tiers[tier.value]->options().name, chunk.path,
+                 absl::StatusCodeToString(completion.code), completion.error,
+                 std::strerror(completion.error));
+  }
+  write_warned_[tier.value] = !ok;
+  const StagedId id = write.chunk;
+  writes_.erase(it);
+  queue_.OnWritten(id, tier, ok, now);
+}
+
+bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion,
+                           bool* ok) {
+  StagedChunk& chunk = *chunks_.at(write.chunk);
+  const auto header =
+      store::DecodeHeaderOf(chunk.key, completion.existing_header, completion.existing_bytes);
+  if (header.ok() && header->shape == chunk.shape) {
+    // Written before, by us or another node, perhaps from another computation of the same tokens:
+    // what is there is what counts.
+    Published(chunk, write.tier, header->content, header->checksums);
+    parts_.stats->tiers[write.tier.value].chunks_existed.Add();
+    *ok = true;
+    return true;
+  }
+  if (write.retried || header.status().code() == absl::StatusCode::kUnimplemented) return true;
+  write.retried = true;
+  parts_.stats->tiers[write.tier.value].corrupt_reads.Add();
+  parts_.asides->Begin(write.tier, chunk.path, chunk.key, [this, ticket] { Submit(ticket); });
+  return false;
+}
+
+void Staging::Published(StagedChunk& chunk, TierId tier, const ContentId& content,
+                        const std::vector<uint64_t>& checksums) {
+  parts_.index->AddReplica(chunk.key, chunk.name_space, chunk.shape, content, checksums, tier);
+  chunk.durable = true;
+  Notify(chunk, absl::StatusCode::kOk);
+}
+
+void Staging::Notify(StagedChunk& chunk, absl::StatusCode code) {
+  for (const DurableWaiter& waiter : chunk.waiters) notices_.push_back({waiter, code});
+  chunk.waiters.clear();
+}
+
+void Staging::MaybeFree(StagedId id) {
+  const auto it = chunks_.find(id);
+  if (!it->second->finished || it->second->pins > 0) return;
+  for (const sched::Slot& slot : it->second->slots) parts_.slots->Free(slot);
+  chunks_.erase(it);
+}
+
+}  // namespace kvstream::engine

@@ -1,0 +1,129 @@
+// Staged chunks: complete in the staging pool, readable from there, and on their way to the tiers.
+// A chunk leaves the pool when no write of it is owed or running and nobody reads it from there.
+//
+// Thread rule: the engine loop.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/base/types.h"
+#include "server/engine/asides.h"
+#include "server/engine/stats.h"
+#include "server/sched/slot_allocator.h"
+#include "server/sched/write_queue.h"
+#include "server/store/chunk_format.h"
+#include "server/store/chunk_index.h"
+#include "server/store/chunk_key.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::engine {
+
+using sched::StagedId;
+
+// Who wants to know when a chunk is published.
+struct DurableWaiter {
+  OperationId operation;
+  uint32_t chunk_index = 0;
+};
+
+struct DurableNotice {
+  DurableWaiter waiter;
+  // OK: published. UNAVAILABLE: every write failed, the key is withdrawn.
+  absl::StatusCode code = absl::StatusCode::kOk;
+};
+
+// A chunk whose bytes have just become complete.
+struct NewChunk {
+  std::string encoded_key;
+  KeyDigest key;
+  NamespaceId name_space;
+  ChunkShape shape;
+  std::vector<sched::Slot> slots;  // One a segment; the queue owns them from here on.
+  std::vector<uint64_t> checksums;
+};
+
+struct StagedChunk : NewChunk {
+  StagedId id;
+  ContentId content;
+  std::string path;
+  uint32_t pins = 0;
+  bool durable = false;
+  bool finished = false;  // Withdrawn from the pool as soon as nobody pins it.
+  std::vector<DurableWaiter> waiters;
+};
+
+class Staging {
+ public:
+  struct Parts {
+    std::vector<tier::Tier*> tiers;
+    sched::SlotAllocator* slots = nullptr;
+    std::byte* pool = nullptr;
+    store::ChunkIndex* index = nullptr;
+    Asides* asides = nullptr;
+    EngineStats* stats = nullptr;
+  };
+  Staging(const Parts& parts, const sched::WriteQueueOptions& options)
+      : parts_(parts), queue_(options) {}
+
+  // Makes the chunk visible and owes its copies.
+  StagedId Add(NewChunk chunk, TimeNs now);
+
+  // The visible staged chunk of a key; null when there is none.
+  StagedChunk* Find(const KeyDigest& key);
+  StagedChunk& Get(StagedId id) { return *chunks_.at(id); }
+
+  // A pinned chunk stays in the pool.
+  void Pin(StagedId id) { chunks_.at(id)->pins += 1; }
+  void Unpin(StagedId id);
+
+  void OnWritten(tier::Completion& completion, TimeNs now);
+  void SetTierInService(TierId tier, bool in_service) { queue_.SetTierInService(tier, in_service); }
+  void OpenGate() { queue_.OpenGate(); }
+  void OpenGateForGood() { queue_.OpenGateForGood(); }
+
+  // Starts the writes that are due.
+  void Pump(TierSet demand, bool stores_wait, TimeNs now);
+  TimeNs NextDeadline() const { return queue_.NextDeadline(); }
+
+  std::vector<DurableNotice> TakeNotices() { return std::move(notices_); }
+  bool empty() const { return queue_.empty(); }
+  const sched::WriteQueue& queue() const { return queue_; }
+
+ private:
+  struct alignas(kPayloadAlignment) HeaderBlock {
+    std::array<std::byte, kHeaderBytes> bytes;
+  };
+  struct Write {
+    StagedId chunk;
+    TierId tier;
+    std::unique_ptr<HeaderBlock> header;
+    bool retried = false;
+  };
+
+  void Submit(Ticket ticket);
+  void Handle(const sched::WriteCommand& command);
+  void Published(StagedChunk& chunk, TierId tier, const ContentId& content,
+                 const std::vector<uint64_t>& checksums);
+  // What to make of a name that is taken. False: the write is not over yet.
+  bool MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion, bool* ok);
+  void Notify(StagedChunk& chunk, absl::StatusCode code);
+  void MaybeFree(StagedId id);
+
+  const Parts parts_;
+  sched::WriteQueue queue_;
+  absl::flat_hash_map<StagedId, std::unique_ptr<StagedChunk>> chunks_;
+  absl::flat_hash_map<KeyDigest, StagedId> by_key_;
+  absl::flat_hash_map<Ticket, Write> writes_;
+  std::array<bool, kTiersMax> write_warned_{};  // Until a write succeeds again.
+  uint64_t next_id_ = 1;
+  uint64_t next_ticket_ = 1;
+  std::vector<DurableNotice> notices_;
+};
+
+}  // namespace kvstream::engine

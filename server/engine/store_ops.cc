@@ -1,0 +1,334 @@
+#include "server/engine/store_ops.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "server/base/check.h"
+#include "server/store/chunk_key.h"
+
+namespace kvstream::engine {
+
+absl::Status StoreOps::Begin(Session& session, OperationId id, Store store, TimeNs now) {
+  Operation operation;
+  operation.session = session.id;
+  operation.client_op = store.client_op;
+  operation.name_space = store.name_space;
+  operation.began = now;
+  operation.admission_deadline = store.admission_deadline;
+  operation.deadline = store.deadline;
+  operation.want_durable = store.want_durable;
+  operation.unreleased = static_cast<uint32_t>(store.chunks.size());
+  operation.released.client_op = store.client_op;
+  operation.durable.client_op = store.client_op;
+  for (size_t i = 0; i < store.chunks.size(); ++i) {
+    const StoreChunk& chunk = store.chunks[i];
+    const uint64_t bytes = store.name_space->spec.groups[chunk.key.group].chunk_bytes;
+    const auto memory = Sessions::Locate(session, chunk.place, bytes);
+    if (!memory.ok()) {
+      return absl::Status(memory.status().code(),
+                          "chunks[" + std::to_string(i) +
+                              "].placement.host: " + std::string(memory.status().message()));
+    }
+    operation.chunks.push_back(
+        Chunk{store::EncodeKey(chunk.key), chunk.digest, bytes, *memory, store.want_durable});
+    operation.buffers.push_back(chunk.place.buffer_id);
+  }
+  if (store.want_durable) operation.durable_open = operation.unreleased;
+  std::sort(operation.buffers.begin(), operation.buffers.end());
+  operation.buffers.erase(std::unique(operation.buffers.begin(), operation.buffers.end()),
+                          operation.buffers.end());
+  for (const uint64_t buffer : operation.buffers) session.buffers.at(buffer).operations += 1;
+  session.operations[store.client_op] = id;
+  parts_.stats->stores.Add();
+  waiting_.push_back(id);
+  Operation& running = operations_.emplace(id, std::move(operation)).first->second;
+  SetTimer(id, running);
+  return absl::OkStatus();
+}
+
+void StoreOps::SetTimer(OperationId id, Operation& operation) {
+  if (operation.timer != kNever) timers_.erase({operation.timer, id});
+  operation.timer = operation.deadline;
+  // Admission may be over on arrival: then what has no room at the first try is dropped.
+  if (operation.next < operation.chunks.size()) {
+    operation.timer = std::min(operation.timer, operation.admission_deadline);
+  }
+  if (operation.timer != kNever) timers_.emplace(operation.timer, id);
+}
+
+void StoreOps::Admit(TimeNs now) {
+  while (!waiting_.empty()) {
+    const OperationId id = waiting_.front();
+    const auto it = operations_.find(id);
+    if (it == operations_.end() || it->second.next == it->second.chunks.size()) {
+      waiting_.pop_front();
+      continue;
+    }
+    Operation& operation = it->second;
+    if (AdmitChunk(id, operation, now) == Admission::kNoRoom) return;
+    operation.next += 1;
+    if (operation.next < operation.chunks.size()) continue;
+    waiting_.pop_front();
+    SetTimer(id, operation);
+    MaybeEnd(id, now);
+  }
+}
+
+StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, TimeNs now) {
+  const uint32_t index = operation.next;
+  const Chunk& chunk = operation.chunks[index];
+  if (parts_.index->Find(chunk.key) != nullptr || arriving_by_key_.contains(chunk.key)) {
+    Existing(id, operation, index);
+    return Admission::kDone;
+  }
+  const ChunkShape shape{chunk.bytes, operation.name_space->spec.segment_bytes};
+  if (!CanEverFit(shape)) {
+    Release(id, operation, index, absl::StatusCode::kResourceExhausted, false);
+    return Admission::kDone;
+  }
+  if (operation.deadline <= now) return Admission::kNoRoom;  // Tick ends it.
+  auto slots = TakeSlots(shape);
+  if (!slots) return Admission::kNoRoom;
+  Copy(id, operation, std::move(*slots), shape);
+  return Admission::kDone;
+}
+
+bool StoreOps::CanEverFit(const ChunkShape& shape) const {
+  uint64_t bytes = 0;
+  for (uint32_t s = 0; s < shape.segments(); ++s) bytes += std::bit_ceil(shape.PaddedBytesOf(s));
+  return bytes <= parts_.slots->shared_bytes();
+}
+
+std::optional<std::vector<sched::Slot>> StoreOps::TakeSlots(const ChunkShape& shape) {
+  std::vector<sched::Slot> slots;
+  for (uint32_t s = 0; s < shape.segments(); ++s) {
+    const auto slot = parts_.slots->AllocateWrite(shape.PaddedBytesOf(s));
+    if (!slot) {
+      for (const auto& taken : slots) parts_.slots->Free(taken);
+      return std::nullopt;
+    }
+    slots.push_back(*slot);
+  }
+  return slots;
+}
+
+void StoreOps::Copy(OperationId id, const Operation& operation, std::vector<sched::Slot> slots,
+                    const ChunkShape& shape) {
+  const Chunk& chunk = operation.chunks[operation.next];
+  const uint64_t arriving_id = next_arriving_++;
+  Arriving& arriving = arriving_[arriving_id];
+  arriving.operation = id;
+  arriving.chunk_index = operation.next;
+  arriving.parts_left = shape.segments();
+  arriving.chunk = NewChunk{chunk.encoded_key,        chunk.key,
+                            operation.name_space->id, shape,
+                            std::move(slots),         std::vector<uint64_t>(shape.segments())};
+  arriving_by_key_[chunk.key] = arriving_id;
+  for (uint32_t s = 0; s < shape.segments(); ++s) {
+    parts_.copies->Submit(
+        CopyJob{.kind = CopyKind::kStore,
+                .id = arriving_id,
+                .part = s,
+                .key = chunk.key,
+                .segment = s,
+                .source = {chunk.source + s * shape.segment_bytes, shape.BytesOf(s)},
+                .destinations = {parts_.pool + arriving.chunk.slots[s].offset},
+                .pad_bytes = shape.PaddedBytesOf(s) - shape.BytesOf(s)});
+  }
+}
+
+void StoreOps::Existing(OperationId id, Operation& operation, uint32_t index) {
+  const KeyDigest key = operation.chunks[index].key;
+  Release(id, operation, index, absl::StatusCode::kOk, true);
+  if (!operation.want_durable) return;
+  const DurableWaiter waiter{id, index};
+  if (const auto arriving = arriving_by_key_.find(key); arriving != arriving_by_key_.end()) {
+    arriving_.at(arriving->second).followers.push_back(waiter);
+    return;
+  }
+  StagedChunk* staged = parts_.staging->Find(key);
+  if (staged != nullptr && !staged->durable) {
+    staged->waiters.push_back(waiter);
+  } else {
+    Durable(id, operation, index, absl::StatusCode::kOk);
+  }
+}
+
+void StoreOps::OnCopied(const CopyResult& result, TimeNs now) {
+  const auto it = arriving_.find(result.id);
+  KV_CHECK(it != arriving_.end());
+  it->second.chunk.checksums[result.part] = result.checksum;
+  it->second.parts_left -= 1;
+  if (it->second.parts_left > 0) return;
+  Arriving arriving = std::move(it->second);
+  arriving_.erase(it);
+  arriving_by_key_.erase(arriving.chunk.key);
+  const auto op = operations_.find(arriving.operation);
+  KV_CHECK(op != operations_.end());
+  Operation& operation = op->second;
+  const DurableWaiter self{arriving.operation, arriving.chunk_index};
+  if (arriving.cancelled) {
+    for (const auto& slot : arriving.chunk.slots) parts_.slots->Free(slot);
+    Release(arriving.operation, operation, arriving.chunk_index, absl::StatusCode::kCancelled,
+            false);
+    for (const DurableWaiter& w : arriving.followers) {
+      OnDurable({w, absl::StatusCode::kUnavailable}, now);
+    }
+  } else {
+    parts_.stats->chunks_stored.Add();
+    parts_.stats->bytes_stored.Add(arriving.chunk.shape.payload_bytes);
+    const StagedId id = parts_.staging->Add(std::move(arriving.chunk), now);
+    StagedChunk& staged = parts_.staging->Get(id);
+    if (operation.want_durable) staged.waiters.push_back(self);
+    for (const DurableWaiter& w : arriving.followers) staged.waiters.push_back(w);
+    Release(arriving.operation, operation, arriving.chunk_index, absl::StatusCode::kOk, false);
+  }
+  MaybeEnd(arriving.operation, now);
+}
+
+void StoreOps::Release(OperationId id, Operation& operation, uint32_t index, absl::StatusCode code,
+                       bool existed) {
+  KV_CHECK(operation.unreleased > 0);
+  operation.unreleased -= 1;
+  if (operation.released.results.empty() && operation.durable.results.empty()) {
+    with_unsent_.push_back(id);
+  }
+  operation.released.results.push_back({index, code, existed});
+  if (existed) parts_.stats->chunks_existed.Add();
+  if (code != absl::StatusCode::kOk) {
+    parts_.stats->chunks_dropped.Add();
+    Fail(operation, index, code);
+    if (operation.chunks[index].durable_open) {  // It will never be published: nothing to await.
+      operation.chunks[index].durable_open = false;
+      operation.durable_open -= 1;
+    }
+  }
+  if (operation.unreleased > 0) return;
+  operation.released.all_released = true;
+  Session* session = parts_.sessions->Find(operation.session);
+  for (const uint64_t buffer : operation.buffers) session->buffers.at(buffer).operations -= 1;
+  operation.buffers.clear();
+}
+
+void StoreOps::Durable(OperationId id, Operation& operation, uint32_t index,
+                       absl::StatusCode code) {
+  Chunk& chunk = operation.chunks[index];
+  if (!chunk.durable_open) return;
+  chunk.durable_open = false;
+  operation.durable_open -= 1;
+  if (operation.released.results.empty() && operation.durable.results.empty()) {
+    with_unsent_.push_back(id);
+  }
+  operation.durable.results.push_back({index, code});
+  if (code != absl::StatusCode::kOk) Fail(operation, index, code);
+}
+
+void StoreOps::OnDurable(const DurableNotice& notice, TimeNs now) {
+  const auto it = operations_.find(notice.waiter.operation);
+  if (it == operations_.end()) return;  // It ended early.
+  Durable(it->first, it->second, notice.waiter.chunk_index, notice.code);
+  MaybeEnd(notice.waiter.operation, now);
+}
+
+void StoreOps::Fail(Operation& operation, uint32_t index, absl::StatusCode code) {
+  if (index >= operation.first_failed_chunk) return;
+  operation.first_failed_chunk = index;
+  operation.first_failure = code;
+}
+
+void StoreOps::DropUnadmitted(OperationId id, Operation& operation, absl::StatusCode code) {
+  while (operation.next < operation.chunks.size()) {
+    Release(id, operation, operation.next, code, false);
+    operation.next += 1;
+  }
+}
+
+void StoreOps::EndEarly(OperationId id, absl::StatusCode code, TimeNs now) {
+  const auto it = operations_.find(id);
+  if (it == operations_.end()) return;
+  Operation& operation = it->second;
+  DropUnadmitted(id, operation, code);
+  if (code == absl::StatusCode::kCancelled) {
+    for (auto& [arriving_id, arriving] : arriving_) {
+      if (arriving.operation == id) arriving.cancelled = true;
+    }
+  }
+  for (uint32_t i = 0; i < operation.chunks.size(); ++i) {
+    if (!operation.chunks[i].durable_open) continue;
+    operation.chunks[i].durable_open = false;
+    operation.durable_open -= 1;
+    Fail(operation, i, code);
+  }
+  SetTimer(id, operation);
+  MaybeEnd(id, now);
+}
+
+void StoreOps::Cancel(OperationId id, TimeNs now) {
+  EndEarly(id, absl::StatusCode::kCancelled, now);
+}
+
+void StoreOps::Tick(TimeNs now) {
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const OperationId id = timers_.begin()->second;
+    Operation& operation = operations_.at(id);
+    if (operation.deadline <= now) {
+      operation.deadline = kNever;
+      EndEarly(id, absl::StatusCode::kDeadlineExceeded, now);
+    } else {
+      DropUnadmitted(id, operation, absl::StatusCode::kResourceExhausted);
+      SetTimer(id, operation);
+      MaybeEnd(id, now);
+    }
+  }
+}
+
+void StoreOps::Send(Operation& operation) {
+  if (!operation.released.results.empty()) {
+    StoreReleased released = std::move(operation.released);
+    operation.released = StoreReleased{.client_op = operation.client_op, .results = {}};
+    parts_.sessions->Send(operation.session, std::move(released));
+  }
+  if (!operation.durable.results.empty()) {
+    StoreDurable durable = std::move(operation.durable);
+    operation.durable = StoreDurable{.client_op = operation.client_op, .results = {}};
+    parts_.sessions->Send(operation.session, std::move(durable));
+  }
+}
+
+void StoreOps::SendResults() {
+  for (const OperationId id : with_unsent_) {
+    const auto it = operations_.find(id);
+    if (it != operations_.end()) Send(it->second);
+  }
+  with_unsent_.clear();
+}
+
+void StoreOps::MaybeEnd(OperationId id, TimeNs now) {
+  const auto it = operations_.find(id);
+  if (it == operations_.end()) return;
+  Operation& operation = it->second;
+  if (operation.unreleased > 0) return;
+  if (operation.released.all_released) {
+    parts_.stats->store_release_us.Observe(
+        static_cast<uint64_t>((now - operation.began) / kMicrosecond));
+    Send(operation);
+  }
+  if (operation.durable_open > 0) return;
+  Send(operation);
+  if (operation.timer != kNever) timers_.erase({operation.timer, id});
+  const absl::StatusCode code = operation.first_failure;
+  const std::string message =
+      code == absl::StatusCode::kOk
+          ? ""
+          : "chunks[" + std::to_string(operation.first_failed_chunk) + "] was not kept";
+  if (code == absl::StatusCode::kCancelled) parts_.stats->cancelled.Add();
+  if (code == absl::StatusCode::kDeadlineExceeded) parts_.stats->deadlines_exceeded.Add();
+  const SessionId session_id = operation.session;
+  const uint64_t client_op = operation.client_op;
+  operations_.erase(it);
+  parts_.sessions->Find(session_id)->operations.erase(client_op);
+  parts_.sessions->Send(session_id, Quiesced{client_op, absl::Status(code, message)});
+  parts_.sessions->MaybeForget(session_id);
+}
+
+}  // namespace kvstream::engine
