@@ -1,0 +1,152 @@
+// The client of kvstreamd: one session with the daemon of this node.
+//
+//   auto client = kvstream::Client::Connect({.grpc_socket = "/run/kvstreamd/kvstreamd.sock"});
+//   auto model = (*client)->RegisterNamespace(description, {});
+//   auto buffer = (*client)->CreateHostBuffer(bytes);
+//   auto found = (*client)->Lookup(request);
+//   auto load = (*client)->ReadStep(step);
+//   if ((*load)->WaitEnded(timeout)) ...                  // client/operation.h
+//
+// A client is one session, for good. When the daemon goes away, every operation that has not ended
+// ends with UNAVAILABLE, but only after the handoff connection has reported end of file: until then
+// the daemon may still touch the memory. From then on every call is UNAVAILABLE, session_status()
+// says why, and the way on is a new Client: it is another session, perhaps of another boot, so
+// namespaces and buffers have to be registered again. Buffers of the old one stay mapped and mean
+// nothing to the new one.
+//
+// Thread rule: any thread. Calls block for at most a timeout of the options; operations run by
+// themselves. No method may be called, and no client destroyed, from an operation's callback, except
+// ReadStep, Store, Cancel, Release and ForwardBegan, which never block.
+// Ownership: owns the session. Operations and buffers may outlive it.
+// Errors: the words of kvstream.v1 (types.proto), as absl::Status. UNAVAILABLE and DEADLINE_EXCEEDED
+// also say that the daemon is gone or does not answer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/handoff_connection.h"
+#include "client/host_buffer.h"
+#include "client/operation.h"
+#include "client/operation_table.h"
+#include "client/session_stream.h"
+#include "kvstream/v1/admin.grpc.pb.h"
+#include "kvstream/v1/kvstream.grpc.pb.h"
+
+namespace kvstream {
+
+struct ClientOptions {
+  // The daemon's gRPC socket.
+  std::string grpc_socket;
+  // Empty means grpc_socket with ".handoff" appended.
+  std::string handoff_socket;
+  // For the daemon's logs, such as "vllm-0/rank3". At most 128 bytes; may be empty.
+  std::string client_name;
+  // Most that Connect takes.
+  absl::Duration connect_timeout = absl::Seconds(2);
+  // Most that any other blocking call takes.
+  absl::Duration call_timeout = absl::Seconds(10);
+};
+
+struct NamespaceHandle {
+  // 16 bytes: what requests carry.
+  std::string id;
+  // The segment size in force.
+  uint64_t segment_bytes = 0;
+};
+
+class Client {
+ public:
+  // Opens a session. NOT_FOUND when no socket is there, PERMISSION_DENIED when it may not be used,
+  // FAILED_PRECONDITION when the daemon speaks another protocol version, UNAVAILABLE when nobody
+  // listens, DEADLINE_EXCEEDED when the daemon does not answer in time.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
+
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+  // As Close.
+  ~Client();
+
+  // Ends the session: the daemon cancels what runs and lets go of all memory; operations that have
+  // not ended end with UNAVAILABLE. DEADLINE_EXCEEDED when the daemon has not let go within
+  // call_timeout: such operations never end, and memory that the caller had attached must be left
+  // alone until the daemon is gone. Idempotent.
+  absl::Status Close();
+
+  // Idempotent: the same namespace has the same id. `local_shards`: the shards whose ranks run on
+  // this node; empty means all.
+  absl::StatusOr<NamespaceHandle> RegisterNamespace(const v1::Namespace& description,
+                                                    const std::vector<v1::LocalShards>& local_shards);
+
+  // Memory that the daemon makes. RESOURCE_EXHAUSTED past the session's limits.
+  absl::StatusOr<HostBuffer> CreateHostBuffer(uint64_t bytes);
+  // The caller's own memfd, sealed with F_SEAL_SHRINK; it stays the caller's. INVALID_ARGUMENT or
+  // FAILED_PRECONDITION when it is not such a descriptor. REQUIRES: bytes > 0.
+  absl::StatusOr<HostBuffer> AttachHostBuffer(int fd, uint64_t bytes);
+  // Gives a buffer back, and unmaps it whatever the answer. FAILED_PRECONDITION while operations
+  // use it: the daemon keeps it until the session ends then.
+  absl::Status DropHostBuffer(HostBuffer buffer);
+
+  // Fills in the session's number, which a lease needs.
+  absl::StatusOr<v1::LookupReply> Lookup(v1::LookupRequest request);
+
+  // Begin an operation; its id is filled in, the rest is the caller's, deadline_ms included. What
+  // the daemon refuses ends with the reason. RESOURCE_EXHAUSTED when too many messages wait.
+  absl::StatusOr<std::shared_ptr<ReadOperation>> ReadStep(v1::ReadStep step,
+                                                          ReadCallbacks callbacks = {});
+  absl::StatusOr<std::shared_ptr<StoreOperation>> Store(v1::Store store);
+
+  // Ends an operation early: it still ends by itself, with CANCELLED for what was not done.
+  absl::Status Cancel(const Operation& operation);
+  // Gives back a lease of a lookup.
+  absl::Status Release(uint64_t lease_id);
+  // The forward pass of this step has begun; 0 means none in particular.
+  absl::Status ForwardBegan(uint64_t step_id);
+
+  absl::StatusOr<v1::Status> GetStatus();
+
+  // OK while the session lives, otherwise why it was lost.
+  absl::Status session_status() const { return operations_.session_status(); }
+  // The daemon's boot, 16 bytes.
+  const std::string& boot_id() const { return handoff_->welcome().boot_id(); }
+  uint64_t session_id() const { return opened_.session_id(); }
+  const v1::Limits& limits() const { return opened_.limits(); }
+  const std::string& daemon_version() const { return opened_.daemon_version(); }
+
+ private:
+  Client(const ClientOptions& options, std::unique_ptr<HandoffConnection> handoff);
+  absl::Status Open(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnMessage(const v1::ServerMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
+  // Keeps the operation and sends the message that begins it.
+  absl::Status Begin(std::shared_ptr<Operation> operation, v1::ClientMessage message);
+  absl::StatusOr<HostBuffer> MapAnswer(const absl::StatusOr<HandoffConnection::Answer>& answer,
+                                       int fd);
+
+  const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::KvCache::Stub> stub_;
+  OperationTable operations_;
+  std::atomic<uint64_t> last_operation_id_{0};
+
+  absl::Mutex mu_;
+  bool is_open_ ABSL_GUARDED_BY(mu_) = false;
+  // Written once before is_open_, constant after Connect.
+  v1::SessionOpened opened_;
+
+  // In this order: the stream's end half-closes the handoff connection.
+  std::unique_ptr<HandoffConnection> handoff_;
+  std::unique_ptr<SessionStream> stream_;
+};
+
+// The status of the daemon at `grpc_socket`, without a session.
+absl::StatusOr<v1::Status> FetchStatus(const std::string& grpc_socket, absl::Duration timeout);
+
+}  // namespace kvstream

@@ -1,0 +1,76 @@
+// What the commands of kvstreamctl share: the options that all take, their exit codes, and how they
+// reach the daemon. Each command is a function of the options given so far and its own arguments; it
+// prints, and returns an exit code.
+//
+// Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "client/options.h"
+
+namespace kvstream::ctl {
+
+enum ExitCode : int {
+  kDone = 0,
+  // The answer is no: a miss, a dropped chunk, wrong bytes, a file that cannot be read.
+  kFailed = 1,
+  kUsage = 2,
+  // The daemon is not there, does not answer, or went away.
+  kUnreachable = 3,
+};
+
+// Options that stand before the command or after it.
+struct Globals {
+  std::string socket;
+  std::string handoff;
+  uint64_t timeout_s = 10;
+  bool json = false;
+  bool help = false;
+};
+std::vector<Option> GlobalOptions(Globals* globals);
+
+struct Command {
+  const char* name;
+  // What follows the name in a usage line.
+  const char* arguments;
+  // One line.
+  const char* summary;
+  // For the command's own help; may be empty.
+  const char* details;
+  int (*run)(const Command& command, Globals globals, const std::vector<std::string>& arguments);
+};
+
+// Parses a command's arguments; the options are the command's own and the global ones. An exit code
+// when there is nothing more to do: the help was asked for and printed, or the usage was wrong.
+std::optional<int> ParseCommand(const Command& command, Globals* globals,
+                                const std::vector<std::string>& arguments,
+                                std::vector<Option> options, std::vector<std::string>* positionals);
+
+// Print "kvstreamctl <command>: <cause>" on standard error and return kUsage, or `code`.
+int UsageError(const Command& command, const std::string& cause);
+int Fail(const Command& command, const absl::Status& status, ExitCode code);
+
+ClientOptions ToClientOptions(const Globals& globals);
+
+// kUnreachable when the session is lost or the daemon did not answer, otherwise kFailed.
+ExitCode CodeFor(const absl::Status& status, const Client& client);
+
+// Waits for an operation's end, for what the daemon was given and some more. UNAVAILABLE when it
+// does not end.
+absl::Status WaitForEnd(const Operation& operation, const Globals& globals);
+
+int RunStatus(const Command&, Globals, const std::vector<std::string>&);
+int RunPut(const Command&, Globals, const std::vector<std::string>&);
+int RunGet(const Command&, Globals, const std::vector<std::string>&);
+int RunLookup(const Command&, Globals, const std::vector<std::string>&);
+int RunReplay(const Command&, Globals, const std::vector<std::string>&);
+
+}  // namespace kvstream::ctl

@@ -1,0 +1,75 @@
+// The daemon: owns every part, and is the only place that knows the order of start and stop.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/base/unique_fd.h"
+#include "server/config/options.h"
+#include "server/engine/engine.h"
+#include "server/gpu/gpu.h"
+#include "server/memory/sealed_memory.h"
+#include "server/metrics/metrics.h"
+#include "server/rpc/handoff_server.h"
+#include "server/rpc/rpc_server.h"
+#include "server/store/namespace.h"
+#include "server/tier/tier.h"
+
+namespace kvstream {
+
+extern const char kVersion[];
+
+class Daemon {
+ public:
+  // Starts everything; when it returns, the daemon is ready and serves. Errors name the path or the
+  // setting; nothing is left behind then.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const config::Options& options);
+
+  // Stops without draining if Stop was not called.
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Refuses new work, finishes what runs, writes what is staged, for at most options.drain; then
+  // ends sessions and threads. False when a tier still holds requests that never came back: the
+  // process must then exit without destroying anything, since the kernel may yet write into the
+  // staging pool. Call once.
+  [[nodiscard]] bool Stop();
+
+  // host:port of the metrics; empty when off.
+  std::string metrics_address() const;
+  const engine::EngineStats& stats() const { return engine_->stats(); }
+
+ private:
+  struct OpenTier {
+    config::TierOptions options;
+    std::unique_ptr<tier::Tier> tier;  // Null: it did not open and is not required.
+  };
+
+  explicit Daemon(const config::Options& options);
+  absl::Status StartParts();
+  absl::Status OpenTiers();
+  absl::Status StartServers();
+  std::vector<tier::Tier*> tiers() const;
+  std::vector<std::string> Conditions() const;
+
+  const config::Options options_;
+  BootId boot_id_;
+  TimeNs started_;
+  std::vector<UniqueFd> root_locks_;
+  std::unique_ptr<memory::SealedMemory> pool_;
+  std::unique_ptr<gpu::Gpu> gpu_;
+  std::unique_ptr<store::NamespaceRegistry> namespaces_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::vector<OpenTier> tiers_;  // Those that opened first: their index is their TierId.
+  metrics::DaemonFacts facts_;
+  std::unique_ptr<rpc::HandoffServer> handoff_;
+  std::unique_ptr<metrics::MetricsServer> metrics_;
+  std::unique_ptr<rpc::RpcServer> rpc_;
+  bool stopped_ = false;
+};
+
+}  // namespace kvstream

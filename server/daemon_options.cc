@@ -1,0 +1,76 @@
+#include "server/daemon_options.h"
+
+#include <algorithm>
+
+#include "server/store/chunk_format.h"
+
+namespace kvstream {
+namespace {
+
+// The smallest segment that is worth a request of its own.
+constexpr uint64_t kSegmentBytesMin = 16 * kKiB;
+
+}  // namespace
+
+store::NamespaceLimits NamespaceLimitsOf(const config::Options& options) {
+  // A chunk that can never be staged is refused when its namespace is registered.
+  const uint64_t stageable = options.pool_bytes - options.pool_reserved_bytes;
+  return {.segment_bytes_min = kSegmentBytesMin,
+          .segment_bytes_max = options.segment_bytes_max,
+          .segment_bytes_default = options.segment_bytes_default,
+          .chunk_bytes_max = std::min(store::kSegmentsMax * options.segment_bytes_max, stageable)};
+}
+
+engine::EngineOptions EngineOptionsOf(const config::Options& options) {
+  engine::EngineOptions engine;
+  engine.pool_reserved_bytes = options.pool_reserved_bytes;
+  engine.copy_threads = options.copy_threads;
+  engine.operations_per_session_max = options.operations_per_session_max;
+  engine.router.hedge_after = options.hedge_after;
+  engine.writes.replicate_all = options.replicate_all;
+  engine.writes.max_defer = options.max_defer;
+  const uint64_t stageable = options.pool_bytes - options.pool_reserved_bytes;
+  engine.writes.watermark_bytes = stageable / 100 * options.watermark_percent;
+  for (const config::TierOptions& tier : options.tiers) {
+    // Even when all of the shared pool is staged, each tier finds its window in the reserved part.
+    const uint64_t window =
+        std::min(tier.window_bytes, options.pool_reserved_bytes / options.tiers.size());
+    engine.router.lanes.push_back(
+        {.window_bytes = window, .quarantine_bytes = std::min(tier.quarantine_bytes, window / 2)});
+    engine.writes.lanes.push_back(
+        {.window_bytes = tier.write_window_bytes, .backlog_bytes = tier.write_backlog_bytes});
+  }
+  return engine;
+}
+
+tier::TierOptions TierOptionsOf(const config::Options& options, const config::TierOptions& tier,
+                                TierId id) {
+  tier::TierOptions out;
+  out.id = id;
+  out.name = tier.name;
+  out.root = tier.root;
+  out.io_bytes = tier.io_bytes;
+  out.open_files_max = tier.open_files;
+  out.fsync = options.fsync;
+  return out;
+}
+
+rpc::Limits LimitsOf(const config::Options& options) {
+  const store::NamespaceLimits namespaces = NamespaceLimitsOf(options);
+  return {.segment_bytes_min = namespaces.segment_bytes_min,
+          .segment_bytes_max = namespaces.segment_bytes_max,
+          .segment_bytes_default = namespaces.segment_bytes_default,
+          .chunk_bytes_max = namespaces.chunk_bytes_max,
+          .lookup_keys_max = options.lookup_keys_max,
+          .chunks_per_operation_max = options.chunks_per_operation_max,
+          .operations_per_session_max = options.operations_per_session_max,
+          .host_buffers_per_session_max = options.host_buffers_per_session_max,
+          .host_buffer_bytes_per_session_max = options.host_buffer_bytes_per_session_max,
+          .deadline_max = options.deadline_max,
+          .lease_max = options.lease_max,
+          .message_bytes_max = options.message_bytes_max,
+          .sessions_max = options.sessions_max,
+          .unread_events_bytes_max = options.unread_events_bytes_max};
+}
+
+}  // namespace kvstream

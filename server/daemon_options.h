@@ -1,0 +1,18 @@
+// From the validated configuration to each room's options.
+#pragma once
+
+#include "server/config/options.h"
+#include "server/engine/engine.h"
+#include "server/rpc/facts.h"
+#include "server/store/namespace.h"
+#include "server/tier/tier.h"
+
+namespace kvstream {
+
+store::NamespaceLimits NamespaceLimitsOf(const config::Options& options);
+engine::EngineOptions EngineOptionsOf(const config::Options& options);
+tier::TierOptions TierOptionsOf(const config::Options& options, const config::TierOptions& tier,
+                                TierId id);
+rpc::Limits LimitsOf(const config::Options& options);
+
+}  // namespace kvstream

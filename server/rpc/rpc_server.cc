@@ -1,0 +1,83 @@
+#include "server/rpc/rpc_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace kvstream::rpc {
+namespace {
+
+constexpr char kKvCacheName[] = "kvstream.v1.KvCache";
+
+// Linking the reflection library registers its plugin with every builder of the process, wanted or
+// not; this takes it out again.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    const std::string name = grpc::reflection::ProtoServerReflectionPlugin().name();
+    std::erase_if(*plugins, [&](const auto& plugin) { return plugin->name() == name; });
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options,
+                                                            const RpcParts& parts) {
+  auto socket = UnixSocketPath::Take(options.socket);
+  if (!socket.ok()) return socket.status();
+  std::unique_ptr<RpcServer> server(new RpcServer(std::move(options), parts, *std::move(socket)));
+  if (auto s = server->Listen(); !s.ok()) return s;
+  return server;
+}
+
+RpcServer::RpcServer(RpcOptions options, const RpcParts& parts, UnixSocketPath socket)
+    : options_(std::move(options)),
+      socket_(std::move(socket)),
+      kvcache_(options_.facts, parts.tokens, parts.namespaces, parts.poster),
+      admin_(options_.facts, options_.status, readiness_, parts.namespaces, parts.poster) {}
+
+RpcServer::~RpcServer() { Shutdown(0); }
+
+absl::Status RpcServer::Listen() {
+  // Both switches are the process's, and take effect on builders made after them.
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.facts.limits.message_bytes_max));
+  int bound = 0;
+  builder.AddListeningPort("unix:" + socket_.path(), grpc::InsecureServerCredentials(), &bound);
+  builder.RegisterService(&kvcache_);
+  builder.RegisterService(&admin_);
+  {
+    PrivateUmask umask;
+    server_ = builder.BuildAndStart();
+  }
+  if (server_ == nullptr || bound == 0) {
+    return absl::UnavailableError("listen on " + socket_.path() + ": gRPC could not bind it");
+  }
+  server_->GetHealthCheckService()->SetServingStatus(kKvCacheName, false);
+  SetReady(false, {"the daemon is starting"});
+  return socket_.Publish();
+}
+
+void RpcServer::SetReady(bool ready, std::vector<std::string> conditions) {
+  readiness_.Set({ready, std::move(conditions)});
+  server_->GetHealthCheckService()->SetServingStatus(ready);
+}
+
+void RpcServer::Shutdown(TimeNs grace) {
+  if (server_ == nullptr) return;
+  server_->GetHealthCheckService()->Shutdown();
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(grace));
+  server_.reset();
+}
+
+}  // namespace kvstream::rpc

@@ -1,0 +1,42 @@
+// Which session a token opens. The handoff server adds a token for each connection and takes it
+// away when the connection ends; the session stream resolves the one in Hello.
+//
+// Thread rule: thread-safe; the mutex is held for a table operation only.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "server/base/types.h"
+
+namespace kvstream::rpc {
+
+class SessionTokens {
+ public:
+  void Add(const std::string& token, SessionId session) {
+    absl::MutexLock lock(&mu_);
+    sessions_[token] = session;
+  }
+
+  void Remove(const std::string& token) {
+    absl::MutexLock lock(&mu_);
+    sessions_.erase(token);
+  }
+
+  // Nothing when no open connection has the token.
+  std::optional<SessionId> Resolve(const std::string& token) const {
+    absl::MutexLock lock(&mu_);
+    const auto found = sessions_.find(token);
+    if (found == sessions_.end()) return std::nullopt;
+    return found->second;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<std::string, SessionId> sessions_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace kvstream::rpc

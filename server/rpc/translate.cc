@@ -1,0 +1,293 @@
+#include "server/rpc/translate.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/rpc/field_error.h"
+#include "server/store/chunk_key.h"
+
+namespace kvstream::rpc {
+namespace {
+
+constexpr uint32_t kRanksMax = 4096;
+
+// Where a chunk of a ReadStep goes, for the overlap check.
+struct Destination {
+  uint64_t buffer_id;
+  uint64_t offset;
+  uint64_t end;
+  int request_index;
+  int chunk_index;
+};
+
+TimeNs After(TimeNs now, uint64_t ms) { return now + static_cast<TimeNs>(ms) * kMillisecond; }
+
+uint64_t ToMs(TimeNs duration) { return static_cast<uint64_t>(duration / kMillisecond); }
+
+// Fills group, shard, shards and prefix hash of `key`.
+absl::Status FillKey(const v1::ChunkAt& chunk, const store::NamespaceSpec& spec,
+                     store::ChunkKey* key) {
+  if (auto s = CheckRange("prefix_hash", chunk.prefix_hash().size(),
+                          {store::kPrefixHashBytesMin, store::kPrefixHashBytesMax}, " bytes");
+      !s.ok()) {
+    return s;
+  }
+  if (auto s = CheckRange("group", chunk.group(), {0, spec.groups.size() - 1}); !s.ok()) return s;
+  const store::GroupSpec& group = spec.groups[chunk.group()];
+  if (auto s = CheckRange("shard", chunk.shard(), {0, group.shards - 1}); !s.ok()) return s;
+  key->group = chunk.group();
+  key->shard = chunk.shard();
+  key->shards = group.shards;
+  key->prefix_hash = chunk.prefix_hash();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<engine::HostRange> PlaceOf(const v1::ChunkAt& chunk, uint64_t chunk_bytes) {
+  switch (chunk.placement().place_case()) {
+    case v1::Placement::kHost:
+      break;
+    case v1::Placement::kDevice:
+      return absl::UnimplementedError("placement.device: no GPU regions in this version");
+    case v1::Placement::PLACE_NOT_SET:
+      return InvalidField("placement", "missing");
+  }
+  const v1::HostRange& host = chunk.placement().host();
+  if (host.buffer_id() == 0) return InvalidField("placement.host.buffer_id", "missing");
+  if (host.offset() > std::numeric_limits<uint64_t>::max() - chunk_bytes) {
+    return InvalidField("placement.host.offset",
+                        std::to_string(host.offset()) + " lies beyond every buffer");
+  }
+  return engine::HostRange{host.buffer_id(), host.offset()};
+}
+
+// The namespace, and a key with all that a request's chunks share.
+absl::StatusOr<std::pair<store::NamespaceRef, store::ChunkKey>> OpenKeys(
+    const std::string& namespace_id, const std::string& salt, const TranslateContext& context) {
+  auto found = FindNamespace(namespace_id, context.namespaces);
+  if (!found.ok()) return found.status();
+  if (auto s = CheckRange("salt", salt.size(), {0, kSaltBytesMax}, " bytes"); !s.ok()) return s;
+  store::ChunkKey key;
+  key.name_space = (*found)->id;
+  key.salt = store::DigestOfSalt(salt);
+  return std::make_pair(*std::move(found), std::move(key));
+}
+
+absl::StatusOr<engine::ReadRequest> TranslateRequest(const v1::ReadRequest& request,
+                                                     int request_index,
+                                                     const TranslateContext& context,
+                                                     std::vector<Destination>* destinations) {
+  auto keys = OpenKeys(request.namespace_id(), request.salt(), context);
+  if (!keys.ok()) return keys.status();
+  auto& [name_space, key] = *keys;
+  engine::ReadRequest out;
+  out.request_id = request.request_id();
+  out.lease_id = request.lease_id();
+  out.chunks.reserve(request.chunks_size());
+  for (int i = 0; i < request.chunks_size(); ++i) {
+    const v1::ChunkAt& chunk = request.chunks(i);
+    if (auto s = FillKey(chunk, name_space->spec, &key); !s.ok()) {
+      return InsideElement("chunks", i, s);
+    }
+    const uint64_t bytes = name_space->spec.groups[key.group].chunk_bytes;
+    auto place = PlaceOf(chunk, bytes);
+    if (!place.ok()) return InsideElement("chunks", i, place.status());
+    out.chunks.push_back({store::DigestOfKey(key), key.group, *place});
+    destinations->push_back(
+        {place->buffer_id, place->offset, place->offset + bytes, request_index, i});
+  }
+  out.name_space = std::move(name_space);
+  return out;
+}
+
+std::string NameOf(const Destination& d) {
+  return Element("requests", d.request_index) + "." + Element("chunks", d.chunk_index) +
+         ".placement.host";
+}
+
+// Two chunks in one place would leave bytes of neither.
+absl::Status CheckDisjoint(std::vector<Destination> destinations) {
+  std::sort(destinations.begin(), destinations.end(),
+            [](const Destination& a, const Destination& b) {
+              return std::tie(a.buffer_id, a.offset, a.request_index, a.chunk_index) <
+                     std::tie(b.buffer_id, b.offset, b.request_index, b.chunk_index);
+            });
+  for (size_t i = 1; i < destinations.size(); ++i) {
+    const Destination& before = destinations[i - 1];
+    const Destination& here = destinations[i];
+    if (before.buffer_id == here.buffer_id && before.end > here.offset) {
+      return InvalidField(NameOf(here), "overlaps " + NameOf(before) + " in buffer " +
+                                            std::to_string(here.buffer_id));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Checks lengths and identities of the requests, before anything is made of them.
+absl::Status CheckRequests(const v1::ReadStep& step, const Limits& limits) {
+  const auto requests = static_cast<uint64_t>(step.requests_size());
+  if (auto s = CheckRange("requests", requests, {1, limits.chunks_per_operation_max}, " requests");
+      !s.ok()) {
+    return s;
+  }
+  uint64_t chunks = 0;
+  absl::flat_hash_map<uint64_t, int> first_index;
+  for (int i = 0; i < step.requests_size(); ++i) {
+    const v1::ReadRequest& request = step.requests(i);
+    if (request.chunks_size() == 0) {
+      return InsideElement("requests", i, InvalidField("chunks", "missing"));
+    }
+    chunks += static_cast<uint64_t>(request.chunks_size());
+    const auto [first, inserted] = first_index.try_emplace(request.request_id(), i);
+    if (!inserted) {
+      return InsideElement(
+          "requests", i,
+          InvalidField("request_id", std::to_string(request.request_id()) + " is also that of " +
+                                         Element("requests", first->second)));
+    }
+  }
+  return CheckRange("requests", chunks, {1, limits.chunks_per_operation_max}, " chunks in all");
+}
+
+absl::StatusOr<engine::ReadStep> TranslateReadStep(const v1::ReadStep& step,
+                                                   const TranslateContext& context) {
+  if (step.operation_id() == 0) return InvalidField("operation_id", "missing");
+  if (step.mode() != v1::ReadStep::MODE_JOINT && step.mode() != v1::ReadStep::MODE_INDEPENDENT) {
+    return InvalidField("mode", std::to_string(step.mode()) + " is not a mode");
+  }
+  if (auto s = CheckRange("ranks", step.ranks(), {0, kRanksMax}); !s.ok()) return s;
+  if (auto s = CheckRange("deadline_ms", step.deadline_ms(), {1, ToMs(context.limits.deadline_max)},
+                          " ms");
+      !s.ok()) {
+    return s;
+  }
+  if (auto s = CheckRequests(step, context.limits); !s.ok()) return s;
+
+  engine::ReadStep out;
+  out.client_op = step.operation_id();
+  out.joint = step.mode() == v1::ReadStep::MODE_JOINT;
+  out.step_id = step.step_id();
+  // A step of its own has nobody to wait for.
+  out.ranks = step.step_id() == 0 ? 1 : std::max(step.ranks(), 1u);
+  out.deadline = After(context.now, step.deadline_ms());
+  out.join_deadline = step.step_id() == 0
+                          ? context.now
+                          : std::min(out.deadline, After(context.now, step.join_timeout_ms()));
+  std::vector<Destination> destinations;
+  out.requests.reserve(step.requests_size());
+  for (int i = 0; i < step.requests_size(); ++i) {
+    auto request = TranslateRequest(step.requests(i), i, context, &destinations);
+    if (!request.ok()) return InsideElement("requests", i, request.status());
+    out.requests.push_back(*std::move(request));
+  }
+  if (auto s = CheckDisjoint(std::move(destinations)); !s.ok()) return s;
+  return out;
+}
+
+absl::StatusOr<engine::Store> TranslateStore(const v1::Store& store,
+                                             const TranslateContext& context) {
+  if (store.operation_id() == 0) return InvalidField("operation_id", "missing");
+  const auto chunks = static_cast<uint64_t>(store.chunks_size());
+  if (auto s =
+          CheckRange("chunks", chunks, {1, context.limits.chunks_per_operation_max}, " chunks");
+      !s.ok()) {
+    return s;
+  }
+  if (auto s = CheckRange("deadline_ms", store.deadline_ms(),
+                          {1, ToMs(context.limits.deadline_max)}, " ms");
+      !s.ok()) {
+    return s;
+  }
+  auto keys = OpenKeys(store.namespace_id(), store.salt(), context);
+  if (!keys.ok()) return keys.status();
+  auto& [name_space, key] = *keys;
+
+  engine::Store out;
+  out.client_op = store.operation_id();
+  out.want_durable = store.want_durable();
+  out.deadline = After(context.now, store.deadline_ms());
+  // Nobody waits past the deadline, so a longer wait for room is the same as waiting until then.
+  out.admission_deadline =
+      After(context.now, std::min<uint64_t>(store.admission_ms(), store.deadline_ms()));
+  out.chunks.reserve(chunks);
+  absl::flat_hash_map<KeyDigest, int> first_index;
+  first_index.reserve(chunks);
+  for (int i = 0; i < store.chunks_size(); ++i) {
+    if (auto s = FillKey(store.chunks(i), name_space->spec, &key); !s.ok()) {
+      return InsideElement("chunks", i, s);
+    }
+    auto place = PlaceOf(store.chunks(i), name_space->spec.groups[key.group].chunk_bytes);
+    if (!place.ok()) return InsideElement("chunks", i, place.status());
+    const KeyDigest digest = store::DigestOfKey(key);
+    const auto [first, inserted] = first_index.try_emplace(digest, i);
+    if (!inserted) {
+      return InvalidField(Element("chunks", i),
+                          "names the same chunk as " + Element("chunks", first->second));
+    }
+    out.chunks.push_back({key, digest, *place});
+  }
+  out.name_space = std::move(name_space);
+  return out;
+}
+
+// A refused operation ends at once, and the stream goes on.
+template <typename Operation>
+Translated OperationOrQuiesced(uint64_t client_op, absl::StatusOr<Operation> operation) {
+  if (!operation.ok()) return engine::Quiesced{client_op, operation.status()};
+  return engine::SessionMessage(*std::move(operation));
+}
+
+}  // namespace
+
+absl::StatusOr<store::NamespaceRef> FindNamespace(const std::string& id,
+                                                  const store::NamespaceRegistry& namespaces) {
+  NamespaceId digest;
+  if (id.size() != digest.bytes.size()) {
+    return InvalidField("namespace_id", std::to_string(id.size()) + " bytes, must be 16");
+  }
+  std::memcpy(digest.bytes.data(), id.data(), digest.bytes.size());
+  store::NamespaceRef found = namespaces.Find(digest);
+  if (found == nullptr) {
+    return absl::NotFoundError("namespace_id: " + ToHex(digest) +
+                               " is not registered in this boot; RegisterNamespace names it");
+  }
+  return found;
+}
+
+absl::StatusOr<Translated> TranslateMessage(const v1::ClientMessage& message,
+                                            const TranslateContext& context) {
+  switch (message.message_case()) {
+    case v1::ClientMessage::kReadStep:
+      return OperationOrQuiesced(message.read_step().operation_id(),
+                                 TranslateReadStep(message.read_step(), context));
+    case v1::ClientMessage::kStore:
+      return OperationOrQuiesced(message.store().operation_id(),
+                                 TranslateStore(message.store(), context));
+    case v1::ClientMessage::kPrefetch:
+      return engine::Quiesced{
+          message.prefetch().operation_id(),
+          absl::UnimplementedError("prefetch: this version does not implement it")};
+    case v1::ClientMessage::kCancel:
+      return engine::SessionMessage(engine::Cancel{message.cancel().operation_id()});
+    case v1::ClientMessage::kForwardBegan:
+      return engine::SessionMessage(engine::ForwardBegan{message.forward_began().step_id()});
+    case v1::ClientMessage::kRelease:
+      return engine::SessionMessage(engine::Release{message.release().lease_id()});
+    case v1::ClientMessage::kHeartbeat:
+      return engine::SessionMessage(engine::Heartbeat{message.heartbeat().sequence()});
+    case v1::ClientMessage::kScattered:
+    case v1::ClientMessage::kGathered:
+      return absl::UnimplementedError("no landing buffers in this version");
+    case v1::ClientMessage::kHello:
+      return InvalidField("hello", "only the first message may be Hello");
+    case v1::ClientMessage::MESSAGE_NOT_SET:
+      break;
+  }
+  return InvalidField("message", "missing, or of a kind that this version does not know");
+}
+
+}  // namespace kvstream::rpc
