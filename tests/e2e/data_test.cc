@@ -1,0 +1,179 @@
+// Chunks through a real daemon: what was stored comes back, byte for byte, from wherever it is.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/test_daemon.h"
+
+namespace kvstream {
+namespace {
+
+TEST(DataTest, StoredChunksComeBackFromBothTiers) {
+  TestDaemon daemon;
+  Worker worker(daemon.socket());
+  const auto keys = Keys(1, 64);
+  ASSERT_TRUE(worker.Put(keys).ok());
+  daemon.WaitWritten();
+  EXPECT_EQ(daemon.Files(0).size(), 64u);
+  EXPECT_EQ(daemon.Files(1).size(), 64u);
+  EXPECT_EQ(worker.Look(keys), 64u);
+  const v1::RequestDone done = worker.Get(keys);
+  EXPECT_EQ(done.code(), v1::OK) << done.message();
+  EXPECT_EQ(done.leading_valid(), 64u);
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(worker.Holds(keys[i], i)) << i;
+  EXPECT_GT(daemon.stats().tiers[0].bytes_delivered.Get(), 0u);
+  EXPECT_GT(daemon.stats().tiers[1].bytes_delivered.Get(), 0u);
+  EXPECT_EQ(daemon.stats().bytes_delivered.Get(), 64 * worker.shape().chunk_bytes);
+}
+
+TEST(DataTest, StagedChunksAreReadableBeforeTheyArePublished) {
+  // No write may start: the daemon has the chunks in its pool alone.
+  TestDaemon daemon([](config::Options& o) {
+    for (auto& tier : o.tiers) tier.write_window_bytes = 1;
+  });
+  Worker worker(daemon.socket());
+  ASSERT_TRUE(worker.Put(Keys(1, 32), /*durable=*/false).ok());
+  EXPECT_EQ(worker.Look(Keys(1, 32)), 32u);
+  EXPECT_EQ(worker.Get(Keys(1, 32)).leading_valid(), 32u);
+  for (size_t i = 0; i < 32; ++i) EXPECT_TRUE(worker.Holds(1 + i, i));
+  EXPECT_GT(daemon.stats().bytes_from_pool.Get(), 0u);
+}
+
+TEST(DataTest, OddSizesSurvive) {
+  for (const uint64_t bytes : {1ul, 4095ul, 4096ul, 65537ul, 262143ul, 1000001ul}) {
+    TestDaemon daemon;
+    Worker worker(daemon.socket(),
+                  {.chunk_bytes = bytes, .segment_bytes = 65536, .buffer_bytes = 8 * bytes});
+    ASSERT_TRUE(worker.Put(Keys(1, 8)).ok()) << bytes;
+    daemon.WaitWritten();
+    EXPECT_EQ(worker.Get(Keys(1, 8)).leading_valid(), 8u) << bytes;
+    for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(worker.Holds(1 + i, i)) << bytes;
+  }
+}
+
+TEST(DataTest, MissingChunksAreMissesAndTheRestIsValid) {
+  TestDaemon daemon;
+  Worker worker(daemon.socket());
+  ASSERT_TRUE(worker.Put({1, 2, 4, 5}).ok());
+  EXPECT_EQ(worker.Look({1, 2, 3, 4}), 2u);
+  const v1::RequestDone done = worker.Get({1, 2, 3, 4, 6, 5});
+  EXPECT_EQ(done.code(), v1::NOT_FOUND);
+  EXPECT_EQ(done.leading_valid(), 2u);
+  EXPECT_EQ((std::vector<uint32_t>(done.other_valid().begin(), done.other_valid().end())),
+            (std::vector<uint32_t>{3, 5}));
+  EXPECT_TRUE(worker.Holds(4, 3));
+  EXPECT_TRUE(worker.Holds(5, 5));
+  EXPECT_TRUE(worker.IsPoisoned(2));
+}
+
+TEST(DataTest, AStepLargerThanThePoolFlowsThroughIt) {
+  TestDaemon daemon([](config::Options& o) {
+    o.pool_bytes = 16 * kMiB;
+    o.pool_reserved_bytes = 8 * kMiB;
+  });
+  Worker worker(daemon.socket(),
+                {.chunk_bytes = 2 * kMiB, .segment_bytes = 512 * kKiB, .buffer_bytes = 96 * kMiB});
+  const auto keys = Keys(1, 48);
+  ASSERT_TRUE(worker.Put(keys).ok());
+  daemon.WaitWritten();
+  EXPECT_EQ(worker.Get(keys).leading_valid(), 48u);
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(worker.Holds(keys[i], i));
+}
+
+TEST(DataTest, StoresWithoutRoomAreDroppedAndNothingElseIsLost) {
+  TestDaemon daemon([](config::Options& o) {
+    o.pool_bytes = 16 * kMiB;
+    o.pool_reserved_bytes = 8 * kMiB;
+  });
+  Worker worker(daemon.socket(),
+                {.chunk_bytes = kMiB, .segment_bytes = kMiB, .buffer_bytes = 32 * kMiB});
+  for (size_t i = 0; i < 32; ++i) worker.Fill(1 + i, i);
+  v1::Store store = worker.StoreOf(Keys(1, 32));
+  store.set_admission_ms(0);
+  auto operation = worker.client().Store(std::move(store));
+  ASSERT_TRUE(operation.ok());
+  ASSERT_TRUE((*operation)->WaitEnded(kPatience));
+  EXPECT_EQ((*operation)->status().code(), absl::StatusCode::kResourceExhausted);
+  const auto chunks = (*operation)->chunks();
+  for (size_t i = 0; i < 32; ++i) {
+    EXPECT_EQ(chunks[i].code, i < 8 ? v1::OK : v1::RESOURCE_EXHAUSTED) << i;
+  }
+  EXPECT_EQ(daemon.stats().chunks_dropped.Get(), 24u);
+  EXPECT_EQ(worker.Look(Keys(1, 32)), 8u);
+}
+
+TEST(DataTest, StoringAKeyTwiceWritesItOnce) {
+  TestDaemon daemon;
+  Worker worker(daemon.socket());
+  ASSERT_TRUE(worker.Put(Keys(1, 4)).ok());
+  ASSERT_TRUE(worker.Put(Keys(1, 4)).ok());
+  EXPECT_EQ(daemon.stats().chunks_stored.Get(), 4u);
+  EXPECT_EQ(daemon.stats().chunks_existed.Get(), 4u);
+}
+
+TEST(DataTest, ARestartedDaemonServesOldFilesOnlyAfterTheirKeyWasStoredAgain) {
+  TestDaemon daemon;
+  {
+    Worker worker(daemon.socket());
+    ASSERT_TRUE(worker.Put(Keys(1, 8)).ok());
+  }
+  daemon.Restart();
+  Worker worker(daemon.socket());
+  EXPECT_EQ(worker.Look(Keys(1, 8)), 0u);
+  ASSERT_TRUE(worker.Put(Keys(1, 8)).ok());
+  daemon.WaitWritten();
+  EXPECT_EQ(daemon.stats().tiers[0].chunks_existed.Get(), 8u);
+  EXPECT_EQ(worker.Get(Keys(1, 8)).leading_valid(), 8u);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(worker.Holds(1 + i, i));
+}
+
+TEST(DataTest, RanksOfAJointStepShareTheReadsOfOneChunk) {
+  TestDaemon daemon;
+  Worker first(daemon.socket());
+  Worker second(daemon.socket());
+  const auto keys = Keys(1, 16);
+  ASSERT_TRUE(first.Put(keys).ok());
+  daemon.WaitWritten();
+  std::vector<std::shared_ptr<ReadOperation>> operations;
+  for (Worker* worker : {&first, &second}) {
+    v1::ReadStep step = worker->StepOf(keys);
+    step.set_mode(v1::ReadStep::MODE_JOINT);
+    step.set_step_id(7);
+    step.set_ranks(2);
+    step.set_join_timeout_ms(60000);
+    for (size_t i = 0; i < keys.size(); ++i) worker->Poison(i);
+    auto operation = worker->client().ReadStep(std::move(step));
+    ASSERT_TRUE(operation.ok());
+    operations.push_back(*operation);
+  }
+  for (auto& operation : operations) {
+    ASSERT_TRUE(operation->WaitEnded(kPatience));
+    EXPECT_TRUE(operation->status().ok()) << operation->status();
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_TRUE(first.Holds(keys[i], i));
+    EXPECT_TRUE(second.Holds(keys[i], i));
+  }
+  const uint64_t segments =
+      daemon.stats().tiers[0].segments_read.Get() + daemon.stats().tiers[1].segments_read.Get();
+  EXPECT_EQ(segments, 16 * 4u);
+}
+
+TEST(DataTest, ADeadlineEndsAStepThatWaitsForItsRanks) {
+  TestDaemon daemon;
+  Worker worker(daemon.socket());
+  ASSERT_TRUE(worker.Put(Keys(1, 2)).ok());
+  v1::ReadStep step = worker.StepOf(Keys(1, 2));
+  step.set_mode(v1::ReadStep::MODE_JOINT);
+  step.set_step_id(1);
+  step.set_ranks(2);
+  step.set_join_timeout_ms(60000);
+  step.set_deadline_ms(20);
+  auto operation = worker.client().ReadStep(std::move(step));
+  ASSERT_TRUE(operation.ok());
+  ASSERT_TRUE((*operation)->WaitEnded(kPatience));
+  EXPECT_EQ((*operation)->status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace kvstream

@@ -1,0 +1,125 @@
+// Starting and stopping: what is refused names what is wrong, and nothing is left behind.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/support/test_daemon.h"
+
+namespace kvstream {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StartTest : public testing::Test {
+ protected:
+  absl::Status StartWith(const std::function<void(config::Options&)>& change) {
+    config::Options options = daemon_.options();
+    options.grpc_socket += "2";
+    options.handoff_socket += "2";
+    change(options);
+    auto daemon = Daemon::Start(options);
+    if (daemon.ok()) EXPECT_TRUE((*daemon)->Stop());
+    return daemon.status();
+  }
+
+  void ExpectRefused(const absl::Status& status, const std::string& named) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(status.message().find(named), absl::string_view::npos) << status;
+    // The first daemon is not disturbed.
+    Worker worker(daemon_.socket());
+    EXPECT_TRUE(worker.Put({next_key_}).ok());
+    EXPECT_EQ(worker.Get({next_key_++}).leading_valid(), 1u);
+  }
+
+  TestDaemon daemon_;
+  TempDir spare_;
+  uint64_t next_key_ = 1;
+};
+
+TEST_F(StartTest, ASecondDaemonOnTheSameDirectoriesIsRefused) {
+  ExpectRefused(StartWith([](config::Options&) {}), daemon_.root(0).string());
+}
+
+TEST_F(StartTest, ASecondDaemonOnTheSameSocketIsRefused) {
+  ExpectRefused(StartWith([&](config::Options& o) {
+                  o.grpc_socket = daemon_.options().grpc_socket;
+                  o.tiers[0].root = spare_.path();
+                  o.tiers.pop_back();
+                }),
+                daemon_.socket());
+}
+
+TEST_F(StartTest, TwoTiersOnOneDirectoryAreRefused) {
+  fs::create_directory(spare_.path() / "a");
+  fs::create_symlink(spare_.path() / "a", spare_.path() / "b");
+  ExpectRefused(StartWith([&](config::Options& o) {
+                  o.tiers[0].root = spare_.path() / "a";
+                  o.tiers[1].root = spare_.path() / "b";
+                }),
+                "tiers[1].root");
+}
+
+TEST_F(StartTest, MissingDirectoriesAreRefusedByName) {
+  ExpectRefused(StartWith([&](config::Options& o) { o.tiers[0].root = spare_.path() / "missing"; }),
+                (spare_.path() / "missing").string());
+}
+
+TEST_F(StartTest, ATierThatIsNotRequiredMayBeMissingAndStatusSaysSo) {
+  TestDaemon daemon([&](config::Options& o) {
+    o.tiers[1].root = spare_.path() / "missing";
+    o.tiers[1].required = false;
+  });
+  Worker worker(daemon.socket());
+  EXPECT_TRUE(worker.Put({1}).ok());
+  EXPECT_EQ(worker.Get({1}).leading_valid(), 1u);
+  const auto status = worker.client().GetStatus();
+  ASSERT_TRUE(status.ok());
+  EXPECT_TRUE(status->ready());
+  EXPECT_EQ(status->tiers(1).state(), v1::TIER_STATE_OUT);
+  ASSERT_EQ(status->conditions_size(), 1);
+  EXPECT_NE(status->conditions(0).find("pfs"), std::string::npos);
+}
+
+TEST_F(StartTest, StatusTellsWhatTheDaemonIs) {
+  Worker worker(daemon_.socket());
+  ASSERT_TRUE(worker.Put({1, 2}).ok());
+  daemon_.WaitWritten();
+  const auto status = worker.client().GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_TRUE(status->ready());
+  EXPECT_EQ(status->boot_id(), worker.client().boot_id());
+  ASSERT_EQ(status->tiers_size(), 2);
+  EXPECT_EQ(status->tiers(0).name(), "nvme");
+  EXPECT_EQ(status->tiers(0).io_engine(), "io_uring");
+  EXPECT_EQ(status->tiers(0).state(), v1::TIER_STATE_OK);
+  EXPECT_EQ(status->tiers(0).chunks_written(), 2u);
+  EXPECT_EQ(status->pool().bytes(), 64 * kMiB);
+  EXPECT_EQ(status->sessions().open(), 1u);
+  EXPECT_EQ(status->index().chunks(), 2u);
+}
+
+TEST_F(StartTest, ARestartIsANewBootAndOldSessionsEndWithATypedError) {
+  Worker worker(daemon_.socket());
+  const std::string boot = worker.client().boot_id();
+  daemon_.Restart();
+  auto read = worker.client().ReadStep(worker.StepOf({1}));
+  const absl::Status status =
+      read.ok() ? ((*read)->WaitEnded(kPatience), (*read)->status()) : read.status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  Worker again(daemon_.socket());
+  EXPECT_NE(again.client().boot_id(), boot);
+}
+
+TEST_F(StartTest, SocketsHaveTheModeOfTheConfig) {
+  for (const std::string& path :
+       {daemon_.options().grpc_socket, daemon_.options().handoff_socket}) {
+    struct stat file;
+    ASSERT_EQ(stat(path.c_str(), &file), 0);
+    EXPECT_EQ(file.st_mode & 0777, 0660u) << path;
+  }
+}
+
+}  // namespace
+}  // namespace kvstream
