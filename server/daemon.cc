@@ -86,7 +86,7 @@ absl::Status Daemon::StartParts() {
   pool_ = std::move(*pool);
   gpu_ = gpu::OpenGpu();
   namespaces_ = std::make_unique<store::NamespaceRegistry>(NamespaceLimitsOf(options_));
-  engine_ = std::make_unique<engine::Engine>(EngineOptionsOf(options_), pool_.get(), gpu_.get());
+  engine_ = std::make_unique<engine::Engine>(pool_.get(), gpu_.get());
   if (auto status = OpenTiers(); !status.ok()) return status;
   return StartServers();
 }
@@ -145,7 +145,11 @@ absl::Status Daemon::StartServers() {
       engine_.get());
   if (!handoff.ok()) return handoff.status();
   handoff_ = std::move(*handoff);
-  engine_->Start(tiers(), handoff_.get());
+  std::vector<config::TierOptions> open;
+  for (const OpenTier& tier : tiers_) {
+    if (tier.tier != nullptr) open.push_back(tier.options);
+  }
+  engine_->Start(EngineOptionsOf(options_, open), tiers(), handoff_.get());
 
   rpc::RpcOptions rpc{{options_.grpc_socket, options_.socket_mode, options_.socket_group},
                       options_.reflection,
@@ -170,28 +174,10 @@ absl::Status Daemon::StartServers() {
   if (!server.ok()) return server.status();
   rpc_ = std::move(*server);
   facts_.ready.Set(1);
-  rpc_->SetReady(true, Conditions());
+  rpc_->SetReady(true, {});
   spdlog::info("serving: version={} boot={} socket={} metrics={}", kVersion, ToHex(boot_id_),
                options_.grpc_socket, metrics_address());
   return absl::OkStatus();
-}
-
-std::vector<std::string> Daemon::Conditions() const {
-  std::vector<std::string> conditions;
-  for (const OpenTier& tier : tiers_) {
-    const std::string prefix = "tier " + tier.options.name + ": ";
-    if (tier.tier == nullptr) {
-      conditions.push_back(prefix + "did not open");
-      continue;
-    }
-    if (!tier.tier->facts().direct) {
-      conditions.push_back(prefix + "buffered I/O, its file system refused O_DIRECT");
-    }
-    if (!tier.tier->facts().registered_buffers) {
-      conditions.push_back(prefix + "the staging pool is not registered with its ring");
-    }
-  }
-  return conditions;
 }
 
 std::string Daemon::metrics_address() const {

@@ -54,7 +54,6 @@ class Daemon {
   absl::Status OpenTiers();
   absl::Status StartServers();
   std::vector<tier::Tier*> tiers() const;
-  std::vector<std::string> Conditions() const;
 
   const config::Options options_;
   BootId boot_id_;

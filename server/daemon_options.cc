@@ -21,7 +21,8 @@ store::NamespaceLimits NamespaceLimitsOf(const config::Options& options) {
           .chunk_bytes_max = std::min(store::kSegmentsMax * options.segment_bytes_max, stageable)};
 }
 
-engine::EngineOptions EngineOptionsOf(const config::Options& options) {
+engine::EngineOptions EngineOptionsOf(const config::Options& options,
+                                      const std::vector<config::TierOptions>& open) {
   engine::EngineOptions engine;
   engine.pool_reserved_bytes = options.pool_reserved_bytes;
   engine.copy_threads = options.copy_threads;
@@ -31,10 +32,10 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options) {
   engine.writes.max_defer = options.max_defer;
   const uint64_t stageable = options.pool_bytes - options.pool_reserved_bytes;
   engine.writes.watermark_bytes = stageable / 100 * options.watermark_percent;
-  for (const config::TierOptions& tier : options.tiers) {
+  engine.missing_tiers = static_cast<uint32_t>(options.tiers.size() - open.size());
+  for (const config::TierOptions& tier : open) {
     // Even when all of the shared pool is staged, each tier finds its window in the reserved part.
-    const uint64_t window =
-        std::min(tier.window_bytes, options.pool_reserved_bytes / options.tiers.size());
+    const uint64_t window = std::min(tier.window_bytes, options.pool_reserved_bytes / open.size());
     engine.router.lanes.push_back(
         {.window_bytes = window, .quarantine_bytes = std::min(tier.quarantine_bytes, window / 2)});
     engine.writes.lanes.push_back(

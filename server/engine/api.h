@@ -154,6 +154,12 @@ struct Cancel {
   uint64_t client_op = 0;
 };
 
+// An operation that the rpc room refused: only the engine knows whether its id is in use.
+struct Refused {
+  uint64_t client_op = 0;
+  absl::Status status;
+};
+
 struct ForwardBegan {
   uint64_t step_id = 0;
 };
@@ -167,7 +173,8 @@ struct Heartbeat {
 };
 
 // What travels on a session's stream after Hello.
-using SessionMessage = std::variant<ReadStep, Store, Cancel, ForwardBegan, Release, Heartbeat>;
+using SessionMessage =
+    std::variant<ReadStep, Store, Refused, Cancel, ForwardBegan, Release, Heartbeat>;
 
 struct LookupResult {
   uint32_t leading_run = 0;

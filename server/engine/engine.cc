@@ -9,12 +9,16 @@
 
 namespace kvstream::engine {
 
-Engine::Engine(const EngineOptions& options, memory::SealedMemory* pool, gpu::Gpu* gpu)
-    : options_(options), pool_(pool), gpu_(gpu) {}
+Engine::Engine(memory::SealedMemory* pool, gpu::Gpu* gpu) : pool_(pool), gpu_(gpu) {}
 
 Engine::~Engine() { Stop(); }
 
-void Engine::Start(std::vector<tier::Tier*> tiers, HandoffPeer* handoff) {
+void Engine::Start(const EngineOptions& options, std::vector<tier::Tier*> tiers,
+                   HandoffPeer* handoff) {
+  KV_CHECK(options.router.lanes.size() == tiers.size() &&
+           options.writes.lanes.size() == tiers.size());
+  options_ = options;
+  for (size_t i = 0; i < options.missing_tiers; ++i) stats_.tiers[tiers.size() + i].out.Set(1);
   state_ = std::make_unique<State>(this, std::move(tiers), handoff);
   stats_.pool_bytes.Set(pool_->size());
   stats_.pool_reserved_bytes.Set(state_->slots.reserved_bytes());
@@ -42,10 +46,14 @@ bool Engine::WaitDrained(TimeNs deadline) {
 bool Engine::EndSessions(TimeNs deadline) {
   ending_ = true;
   mailbox_.Wake();
-  while (stats_.sessions_open.Get() > 0 && Now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return stats_.sessions_open.Get() == 0;
+  // Reads that nobody waits for any more (a hedge's loser) end a little later than their steps.
+  const auto busy = [this] {
+    uint64_t in_flight = 0;
+    for (const TierEngineStats& tier : stats_.tiers) in_flight += tier.in_flight_bytes.Get();
+    return stats_.sessions_open.Get() > 0 || in_flight > 0;
+  };
+  while (busy() && Now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return !busy();
 }
 
 void Engine::Stop() {

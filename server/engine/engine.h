@@ -27,6 +27,8 @@ struct EngineOptions {
   uint64_t pool_reserved_bytes = 0;
   uint32_t copy_threads = 2;
   uint64_t operations_per_session_max = 1024;
+  // Configured tiers that did not open: their numbers, behind those of the others, say so.
+  uint32_t missing_tiers = 0;
   sched::RouterOptions router;
   sched::WriteQueueOptions writes;
 };
@@ -34,11 +36,12 @@ struct EngineOptions {
 class Engine final : public EventPoster, public tier::CompletionSink {
  public:
   // `pool` is the staging pool. The tiers are opened later with this engine as their sink.
-  Engine(const EngineOptions& options, memory::SealedMemory* pool, gpu::Gpu* gpu);
+  Engine(memory::SealedMemory* pool, gpu::Gpu* gpu);
   ~Engine() override;
 
-  // Starts the loop. `tiers`, by TierId, and `handoff` outlive it.
-  void Start(std::vector<tier::Tier*> tiers, HandoffPeer* handoff);
+  // Starts the loop. `tiers`, by TierId, and `handoff` outlive it; the options have a lane for
+  // each.
+  void Start(const EngineOptions& options, std::vector<tier::Tier*> tiers, HandoffPeer* handoff);
 
   void Post(Event event) override;
   void OnCompletions(std::span<tier::Completion> completions) override;
@@ -75,19 +78,23 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(ListUsage& event, TimeNs now);
   void OnMessage(struct Session& session, ReadStep& step, TimeNs now);
   void OnMessage(struct Session& session, Store& store, TimeNs now);
+  void OnMessage(struct Session& session, Refused& refused, TimeNs now);
   void OnMessage(struct Session& session, Cancel& cancel, TimeNs now);
   void OnMessage(struct Session& session, ForwardBegan& began, TimeNs now);
   void OnMessage(struct Session& session, Release& release, TimeNs now);
   void OnMessage(struct Session& session, Heartbeat& heartbeat, TimeNs now);
-  // OK when the session may begin an operation with this id.
-  absl::Status MayBegin(const struct Session& session, uint64_t client_op) const;
+  // OK when the session may begin another operation.
+  absl::Status MayBegin(const struct Session& session) const;
+  // True when the id is free. A client that uses one twice ends its session: a Quiesced for the
+  // second would pass for the first one's, whose memory is still in use.
+  bool TakesFreshId(struct Session& session, uint64_t client_op, TimeNs now);
   void Reject(const struct Session& session, uint64_t client_op, const absl::Status& status);
   void EndSession(struct Session& session, const absl::Status& why, TimeNs now);
   void CancelOperation(OperationId id, TimeNs now);
   void FinishTurn(TimeNs now);
   void PublishStats();
 
-  const EngineOptions options_;
+  EngineOptions options_;  // Constant once started.
   memory::SealedMemory* const pool_;
   gpu::Gpu* const gpu_;
   EngineStats stats_;

@@ -68,17 +68,23 @@ void Engine::On(UnregisterMemory& event, TimeNs) {
 
 void Engine::On(ListUsage& event, TimeNs) { event.reply(state_->index.UsageByNamespace()); }
 
-absl::Status Engine::MayBegin(const Session& session, uint64_t client_op) const {
+absl::Status Engine::MayBegin(const Session& session) const {
   if (draining_) return absl::UnavailableError("the daemon is draining");
-  if (session.operations.contains(client_op)) {
-    return absl::InvalidArgumentError("operation_id " + std::to_string(client_op) +
-                                      ": in use by a running operation");
-  }
   if (session.operations.size() >= options_.operations_per_session_max) {
     return absl::ResourceExhaustedError("operations: " + std::to_string(session.operations.size()) +
                                         " are running, the limit of operations_per_session_max");
   }
   return absl::OkStatus();
+}
+
+bool Engine::TakesFreshId(Session& session, uint64_t client_op, TimeNs now) {
+  if (!session.operations.contains(client_op)) return true;
+  stats_.rejected.Add();
+  EndSession(session,
+             absl::InvalidArgumentError("operation_id " + std::to_string(client_op) +
+                                        ": in use by a running operation"),
+             now);
+  return false;
 }
 
 void Engine::Reject(const Session& session, uint64_t client_op, const absl::Status& status) {
@@ -88,7 +94,8 @@ void Engine::Reject(const Session& session, uint64_t client_op, const absl::Stat
 
 void Engine::OnMessage(Session& session, ReadStep& step, TimeNs now) {
   const uint64_t client_op = step.client_op;
-  absl::Status status = MayBegin(session, client_op);
+  if (!TakesFreshId(session, client_op, now)) return;
+  absl::Status status = MayBegin(session);
   const OperationId id{state_->next_operation++};
   if (status.ok()) status = state_->reads.Begin(session, id, std::move(step), now);
   if (!status.ok()) Reject(session, client_op, status);
@@ -97,10 +104,16 @@ void Engine::OnMessage(Session& session, ReadStep& step, TimeNs now) {
 
 void Engine::OnMessage(Session& session, Store& store, TimeNs now) {
   const uint64_t client_op = store.client_op;
-  absl::Status status = MayBegin(session, client_op);
+  if (!TakesFreshId(session, client_op, now)) return;
+  absl::Status status = MayBegin(session);
   const OperationId id{state_->next_operation++};
   if (status.ok()) status = state_->stores.Begin(session, id, std::move(store), now);
   if (!status.ok()) Reject(session, client_op, status);
+}
+
+void Engine::OnMessage(Session& session, Refused& refused, TimeNs now) {
+  if (!TakesFreshId(session, refused.client_op, now)) return;
+  Reject(session, refused.client_op, refused.status);
 }
 
 void Engine::OnMessage(Session& session, Cancel& cancel, TimeNs now) {

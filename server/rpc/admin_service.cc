@@ -124,6 +124,10 @@ void AdminService::FillTier(uint32_t tier, v1::Status* status) const {
     status->add_conditions("tier " + row.name +
                            " uses buffered I/O: its file system refused O_DIRECT");
   }
+  if (!facts.registered_buffers) {
+    status->add_conditions("tier " + row.name +
+                           " reads without registered buffers: the locked-memory limit is low");
+  }
   const tier::TierStats& stats = row.tier->stats();
   out->set_bytes_read(stats.bytes_read.Get());
   out->set_bytes_written(stats.bytes_written.Get());

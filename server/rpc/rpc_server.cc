@@ -1,5 +1,6 @@
 #include "server/rpc/rpc_server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
@@ -46,6 +47,9 @@ RpcServer::RpcServer(RpcOptions options, const RpcParts& parts, UnixSocketPath s
 RpcServer::~RpcServer() { Shutdown(0); }
 
 absl::Status RpcServer::Listen() {
+  // gRPC's library stops when its last user is gone, and then may wait 10 s for a thread of its own
+  // that polls. A user for the life of the process spares a stop that.
+  [[maybe_unused]] static const bool kept = (grpc_init(), true);
   // Both switches are the process's, and take effect on builders made after them.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -141,13 +141,7 @@ bool SessionStream::TakeMessage() {
     Close(translated.status());
     return false;
   }
-  if (auto* refused = std::get_if<engine::Quiesced>(&*translated)) {
-    if (!Queue(std::move(*refused))) return false;
-    flushed_ = queue_.size();
-    return true;
-  }
-  context_.poster.Post(engine::MessageArrived{
-      session_, this, std::get<engine::SessionMessage>(*std::move(translated))});
+  context_.poster.Post(engine::MessageArrived{session_, this, *std::move(translated)});
   return true;
 }
 

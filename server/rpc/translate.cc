@@ -236,9 +236,9 @@ absl::StatusOr<engine::Store> TranslateStore(const v1::Store& store,
 
 // A refused operation ends at once, and the stream goes on.
 template <typename Operation>
-Translated OperationOrQuiesced(uint64_t client_op, absl::StatusOr<Operation> operation) {
-  if (!operation.ok()) return engine::Quiesced{client_op, operation.status()};
-  return engine::SessionMessage(*std::move(operation));
+engine::SessionMessage OperationOrRefused(uint64_t client_op, absl::StatusOr<Operation> operation) {
+  if (!operation.ok()) return engine::Refused{client_op, operation.status()};
+  return *std::move(operation);
 }
 
 }  // namespace
@@ -258,27 +258,27 @@ absl::StatusOr<store::NamespaceRef> FindNamespace(const std::string& id,
   return found;
 }
 
-absl::StatusOr<Translated> TranslateMessage(const v1::ClientMessage& message,
-                                            const TranslateContext& context) {
+absl::StatusOr<engine::SessionMessage> TranslateMessage(const v1::ClientMessage& message,
+                                                        const TranslateContext& context) {
   switch (message.message_case()) {
     case v1::ClientMessage::kReadStep:
-      return OperationOrQuiesced(message.read_step().operation_id(),
-                                 TranslateReadStep(message.read_step(), context));
+      return OperationOrRefused(message.read_step().operation_id(),
+                                TranslateReadStep(message.read_step(), context));
     case v1::ClientMessage::kStore:
-      return OperationOrQuiesced(message.store().operation_id(),
-                                 TranslateStore(message.store(), context));
+      return OperationOrRefused(message.store().operation_id(),
+                                TranslateStore(message.store(), context));
     case v1::ClientMessage::kPrefetch:
-      return engine::Quiesced{
+      return engine::Refused{
           message.prefetch().operation_id(),
           absl::UnimplementedError("prefetch: this version does not implement it")};
     case v1::ClientMessage::kCancel:
-      return engine::SessionMessage(engine::Cancel{message.cancel().operation_id()});
+      return engine::Cancel{message.cancel().operation_id()};
     case v1::ClientMessage::kForwardBegan:
-      return engine::SessionMessage(engine::ForwardBegan{message.forward_began().step_id()});
+      return engine::ForwardBegan{message.forward_began().step_id()};
     case v1::ClientMessage::kRelease:
-      return engine::SessionMessage(engine::Release{message.release().lease_id()});
+      return engine::Release{message.release().lease_id()};
     case v1::ClientMessage::kHeartbeat:
-      return engine::SessionMessage(engine::Heartbeat{message.heartbeat().sequence()});
+      return engine::Heartbeat{message.heartbeat().sequence()};
     case v1::ClientMessage::kScattered:
     case v1::ClientMessage::kGathered:
       return absl::UnimplementedError("no landing buffers in this version");

@@ -25,12 +25,9 @@ struct TranslateContext {
   TimeNs now = 0;
 };
 
-// A message for the engine, or the end of an operation that was refused: the stream goes on.
-using Translated = std::variant<engine::SessionMessage, engine::Quiesced>;
-
-// Fails when the stream must end with that status: a message of no kind, a second Hello
+// An operation that is refused becomes engine::Refused, and the stream goes on. Fails when the stream must end with that status: a message of no kind, a second Hello
 // (INVALID_ARGUMENT), or a kind that this version never asks for (UNIMPLEMENTED).
-absl::StatusOr<Translated> TranslateMessage(const v1::ClientMessage& message,
+absl::StatusOr<engine::SessionMessage> TranslateMessage(const v1::ClientMessage& message,
                                             const TranslateContext& context);
 
 // The namespace of a 16-byte id. INVALID_ARGUMENT for another length; NOT_FOUND, naming the id in

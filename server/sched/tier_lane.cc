@@ -29,7 +29,9 @@ void TierLane::Ended(uint64_t bytes, bool ok, TimeNs now) {
 bool TierLane::UpdateChoked(bool late) {
   const bool before = choked_;
   if (late && quarantined_ > options_.quarantine_bytes) choked_ = true;
-  if (choked_ && quarantined_ <= options_.quarantine_bytes / 2) choked_ = false;
+  // By what is in flight, not by what is quarantined: a new waiter for a stuck read takes it out of
+  // the quarantine, and that says nothing of the tier.
+  if (choked_ && in_flight_ <= options_.quarantine_bytes / 2) choked_ = false;
   return before != choked_;
 }
 

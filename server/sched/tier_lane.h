@@ -44,7 +44,8 @@ class TierLane {
 
   // Compares the quarantine with its limit; true when `usable` changed by it. A tier is taken out
   // only while its oldest read is late: a cancelled step leaves a full quarantine on a healthy tier
-  // too, for a moment. It comes back at half the limit, so that it does not flap.
+  // too, for a moment. It comes back once no more than half the limit is in flight: without claims
+  // only completions lower that.
   bool UpdateChoked(bool late);
   bool choked() const { return choked_; }
 

@@ -62,6 +62,10 @@ absl::StatusOr<std::unique_ptr<Uring>> Uring::Create(uint32_t entries) {
     result = io_uring_queue_init_params(entries, ring.get(), &params);
     if (result != -EINVAL) break;
   }
+  if (result == -ENOMEM) {
+    return absl::ResourceExhaustedError(
+        "set up io_uring: no memory, or the locked-memory limit (RLIMIT_MEMLOCK) is too small");
+  }
   if (result < 0) return ErrnoStatus(-result, "set up", "io_uring");
   std::unique_ptr<Uring> made(new Uring(std::move(ring)));
   const absl::Status operations = CheckOperations(made->ring_.get());

@@ -62,7 +62,7 @@ class Uring {
 
   // A ring with room for `entries` submissions at a time, with the cheapest completion mode that
   // the kernel has. PERMISSION_DENIED or UNAVAILABLE where the kernel or a sandbox refuses
-  // io_uring, or lacks an operation that we need.
+  // io_uring, or lacks an operation that we need; RESOURCE_EXHAUSTED under a tight memory limit.
   static absl::StatusOr<std::unique_ptr<Uring>> Create(uint32_t entries);
 
   Uring(const Uring&) = delete;

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <iterator>
+#include <vector>
 
 #include "server/base/chunk_shape.h"
 #include "server/base/unique_fd.h"
@@ -56,27 +59,31 @@ class IntegrityTest : public testing::Test {
 TEST_F(IntegrityTest, AFlippedBitInAnySegmentIsNeverDeliveredAndTheOtherReplicaIs) {
   for (size_t tier = 0; tier < 2; ++tier) {
     for (uint32_t segment = 0; segment < 4; ++segment) {
-      const uint64_t key = 100 + tier * 10 + segment;
-      ASSERT_TRUE(worker_.Put({key}).ok());
+      // Sixteen chunks, so that each tier reads some of them whatever the router makes of it.
+      const auto keys = Keys(100 + 1000 * tier + 100 * segment, 16);
+      const auto before = daemon_.Files(tier);
+      ASSERT_TRUE(worker_.Put(keys).ok());
       daemon_.WaitWritten();
-      fs::path damaged;
-      for (const fs::path& file : daemon_.Files(tier)) {
-        if (damaged.empty() || fs::last_write_time(file) > fs::last_write_time(damaged)) {
-          damaged = file;
-        }
+      std::vector<fs::path> fresh;
+      const auto after = daemon_.Files(tier);
+      std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
+                          std::back_inserter(fresh));
+      ASSERT_EQ(fresh.size(), keys.size());
+      for (size_t i = 0; i < fresh.size(); ++i) {
+        FlipBit(fresh[i], kHeaderBytes + segment * 65536 + 4095 * i, static_cast<int>(i % 8));
       }
-      FlipBit(damaged, kHeaderBytes + segment * 65536 + 4097 * segment % 65536, segment);
       const uint64_t corrupt = Corrupt(tier);
-      // Which tier reads which segment is the router's choice: ask until it chose the damaged one.
-      for (int i = 0; i < 1000 && Corrupt(tier) == corrupt; ++i) {
-        const v1::RequestDone done = worker_.Get({key});
-        ASSERT_EQ(done.leading_valid(), 1u) << done.message();
-        ASSERT_TRUE(worker_.Holds(key, 0));
-      }
-      EXPECT_EQ(Corrupt(tier), corrupt + 1) << "tier " << tier << " segment " << segment;
-      daemon_.WaitUntil([&] { return !fs::exists(damaged); }, "the damaged file is set aside");
-      EXPECT_EQ(worker_.Get({key}).leading_valid(), 1u);
-      EXPECT_TRUE(worker_.Holds(key, 0));
+      const v1::RequestDone done = worker_.Get(keys);
+      ASSERT_EQ(done.leading_valid(), keys.size()) << done.message();
+      for (size_t i = 0; i < keys.size(); ++i) ASSERT_TRUE(worker_.Holds(keys[i], i)) << i;
+      EXPECT_GT(Corrupt(tier), corrupt) << "tier " << tier << " segment " << segment;
+      // Each is found out in time, and none is left under its name.
+      daemon_.WaitUntil(
+          [&] {
+            EXPECT_EQ(worker_.Get(keys).leading_valid(), keys.size());
+            return Corrupt(tier) - corrupt >= 4 && daemon_.Files(tier).size() <= after.size() - 4;
+          },
+          "damaged files are set aside");
     }
   }
 }
@@ -110,7 +117,7 @@ TEST_F(IntegrityTest, TwoFilesSwappedAreNeverDelivered) {
   const v1::RequestDone done = worker_.Get({1, 2});
   EXPECT_EQ(done.leading_valid(), 0u);
   EXPECT_EQ(done.other_valid_size(), 0);
-  EXPECT_EQ(Corrupt(0), 2u);
+  EXPECT_GE(Corrupt(0), 2u);
 }
 
 TEST_F(IntegrityTest, AMissingFileIsServedFromTheOtherTier) {

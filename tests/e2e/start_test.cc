@@ -20,7 +20,9 @@ class StartTest : public testing::Test {
     options.handoff_socket += "2";
     change(options);
     auto daemon = Daemon::Start(options);
-    if (daemon.ok()) EXPECT_TRUE((*daemon)->Stop());
+    if (daemon.ok()) {
+      EXPECT_TRUE((*daemon)->Stop());
+    }
     return daemon.status();
   }
 

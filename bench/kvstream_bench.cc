@@ -1,0 +1,194 @@
+// kvstream-bench: measures a running daemon from a client's side. Output: one JSON object a line.
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/client.h"
+#include "client/options.h"
+
+namespace kvstream {
+namespace {
+
+constexpr char kUsage[] =
+    "Usage: kvstream-bench step --socket PATH [options]\n"
+    "\n"
+    "Reads one step of many chunks into a host buffer and reports the time from sending it to its\n"
+    "end. With --store it stores the chunks instead, and waits until they are published.\n"
+    "Exit codes: 0 done, 1 failed or wrong bytes, 2 bad usage.\n\n";
+
+// Longer than any step here should take.
+constexpr absl::Duration kPatience = absl::Minutes(9);
+
+struct StepOptions {
+  std::string socket;
+  uint64_t bytes = uint64_t{1} << 30;
+  uint64_t chunk_bytes = uint64_t{16} << 20;
+  uint64_t segment_bytes = uint64_t{4} << 20;
+  bool store = false;
+};
+
+int Fail(const char* what, const absl::Status& status) {
+  std::fprintf(stderr, "kvstream-bench: %s: %s\n", what, status.ToString().c_str());
+  return 1;
+}
+
+class StepBench {
+ public:
+  explicit StepBench(const StepOptions& options) : options_(options) {}
+
+  int Run() {
+    auto client = Client::Connect({.grpc_socket = options_.socket, .client_name = "bench"});
+    if (!client.ok()) return Fail("connect", client.status());
+    client_ = *std::move(client);
+    v1::Namespace description;
+    description.set_model("kvstream-bench");
+    description.set_weights_fingerprint("step");
+    description.set_kv_dtype("bytes");
+    description.set_layout("opaque");
+    description.set_chunk_tokens(256);
+    description.set_segment_bytes(options_.segment_bytes);
+    description.add_groups()->set_chunk_bytes(options_.chunk_bytes);
+    auto name_space = client_->RegisterNamespace(description, {});
+    if (!name_space.ok()) return Fail("register namespace", name_space.status());
+    namespace_id_ = name_space->id;
+    auto buffer = client_->CreateHostBuffer(chunks() * options_.chunk_bytes);
+    if (!buffer.ok()) return Fail("host buffer", buffer.status());
+    buffer_ = *std::move(buffer);
+    return options_.store ? StoreAll() : ReadAll();
+  }
+
+ private:
+  uint64_t chunks() const { return options_.bytes / options_.chunk_bytes; }
+
+  v1::ChunkAt At(uint64_t chunk) const {
+    v1::ChunkAt at;
+    std::string hash(16, 'b');
+    std::memcpy(hash.data(), &chunk, sizeof chunk);
+    at.set_prefix_hash(hash);
+    at.mutable_placement()->mutable_host()->set_buffer_id(buffer_.id());
+    at.mutable_placement()->mutable_host()->set_offset(chunk * options_.chunk_bytes);
+    return at;
+  }
+
+  // A word of a page of a chunk: distinct everywhere, so that misplaced bytes show.
+  static uint64_t Word(uint64_t chunk, uint64_t page) {
+    return (chunk << 32 | page) * 0x9E3779B97F4A7C15u;
+  }
+
+  // One word a page is written and checked: the daemon verifies the rest, and a bench that touched
+  // every byte would measure itself.
+  template <typename Visit>
+  void ForEachPage(Visit&& visit) const {
+    for (uint64_t c = 0; c < chunks(); ++c) {
+      for (uint64_t offset = 0; offset < options_.chunk_bytes; offset += 4096) {
+        visit(buffer_.data() + c * options_.chunk_bytes + offset, Word(c, offset / 4096));
+      }
+    }
+  }
+
+  int StoreAll() {
+    ForEachPage([](std::byte* at, uint64_t word) { std::memcpy(at, &word, sizeof word); });
+    v1::Store store;
+    store.set_namespace_id(namespace_id_);
+    store.set_want_durable(true);
+    const uint64_t patience_ms = absl::ToInt64Milliseconds(kPatience);
+    store.set_admission_ms(patience_ms);
+    store.set_deadline_ms(patience_ms);
+    for (uint64_t c = 0; c < chunks(); ++c) *store.add_chunks() = At(c);
+    const absl::Time began = absl::Now();
+    auto operation = client_->Store(std::move(store));
+    if (!operation.ok()) return Fail("store", operation.status());
+    if (!(*operation)->WaitEnded(kPatience)) return Fail("store", absl::DeadlineExceededError(""));
+    if (!(*operation)->status().ok()) return Fail("store", (*operation)->status());
+    for (;;) {  // The second copies.
+      const auto status = client_->GetStatus();
+      if (!status.ok()) return Fail("status", status.status());
+      if (status->pool().staged_bytes() == 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return Report(began);
+  }
+
+  int ReadAll() {
+    // The first step faults the buffer's pages into the daemon; an engine's buffers are warm.
+    if (const int failed = ReadOnce(); failed != 0) return failed;
+    std::memset(buffer_.data(), 0xAB, chunks() * options_.chunk_bytes);
+    const absl::Time began = absl::Now();
+    if (const int failed = ReadOnce(); failed != 0) return failed;
+    const int reported = Report(began);
+    uint64_t wrong = 0;
+    ForEachPage([&wrong](const std::byte* at, uint64_t word) {
+      wrong += std::memcmp(at, &word, sizeof word) != 0 ? 1 : 0;
+    });
+    if (wrong > 0) return Fail("verify", absl::DataLossError(std::to_string(wrong) + " pages"));
+    return reported;
+  }
+
+  int ReadOnce() {
+    v1::ReadStep step;
+    step.set_mode(v1::ReadStep::MODE_JOINT);
+    step.set_deadline_ms(absl::ToInt64Milliseconds(kPatience));
+    v1::ReadRequest& request = *step.add_requests();
+    request.set_namespace_id(namespace_id_);
+    for (uint64_t c = 0; c < chunks(); ++c) *request.add_chunks() = At(c);
+    auto operation = client_->ReadStep(std::move(step));
+    if (!operation.ok()) return Fail("read", operation.status());
+    if (!(*operation)->WaitEnded(kPatience)) return Fail("read", absl::DeadlineExceededError(""));
+    if (!(*operation)->status().ok()) return Fail("read", (*operation)->status());
+    return 0;
+  }
+
+  int Report(absl::Time began) const {
+    std::printf(
+        "{\"bytes\": %llu, \"seconds\": %.6f, \"chunk_bytes\": %llu, "
+        "\"segment_bytes\": %llu}\n",
+        static_cast<unsigned long long>(chunks() * options_.chunk_bytes),
+        absl::ToDoubleSeconds(absl::Now() - began),
+        static_cast<unsigned long long>(options_.chunk_bytes),
+        static_cast<unsigned long long>(options_.segment_bytes));
+    return 0;
+  }
+
+  const StepOptions options_;
+  std::unique_ptr<Client> client_;
+  std::string namespace_id_;
+  HostBuffer buffer_;
+};
+
+int Main(const std::vector<std::string>& arguments) {
+  StepOptions step;
+  bool help = false;
+  constexpr uint64_t kMax = uint64_t{1} << 40;
+  const std::vector<Option> options{
+      TextOption("--socket", "PATH", "the daemon's gRPC socket", &step.socket),
+      SizeOption("--bytes", "of the step", {1, kMax}, &step.bytes),
+      SizeOption("--chunk-bytes", "of a chunk", {4096, kMax}, &step.chunk_bytes),
+      SizeOption("--segment-bytes", "of a segment", {4096, kMax}, &step.segment_bytes),
+      FlagOption("--store", "store the chunks instead of reading them", &step.store),
+      FlagOption("--help", "print this and exit", &help),
+  };
+  const auto rest = ParseOptions(arguments, options, Positionals::kMixed);
+  if (help) {
+    std::printf("%s%s", kUsage, OptionsHelp(options).c_str());
+    return 0;
+  }
+  if (!rest.ok() || *rest != std::vector<std::string>{"step"} || step.socket.empty() ||
+      step.bytes < step.chunk_bytes) {
+    std::fprintf(stderr, "kvstream-bench: %s\n%s%s",
+                 rest.ok() ? "needs the command step, --socket and a chunk or more"
+                           : std::string(rest.status().message()).c_str(),
+                 kUsage, OptionsHelp(options).c_str());
+    return 2;
+  }
+  return StepBench(step).Run();
+}
+
+}  // namespace
+}  // namespace kvstream
+
+int main(int argc, char** argv) {
+  return kvstream::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

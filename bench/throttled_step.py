@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""One step, read by kvstreamd from two tiers of known rate, against the time that both could take
+together.
+
+Makes two ext4 file systems on loop devices, starts kvstreamd on them in a block-throttled cgroup,
+stores the step once unthrottled, then reads it back in rounds at the given rates. Between the rounds
+fio reads each tier alone at the same rate and block size, so that the bound rests on what raw reads
+got in the same run. Needs root, fio, e2fsprogs and a cgroup v1 blkio controller; everything it makes
+is removed at the end. Output: one JSON object a line, then a table.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MIB = 1 << 20
+BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
+
+
+def run(*command, **options):
+    return subprocess.run(command, check=True, text=True, capture_output=True, **options).stdout
+
+
+def make_tier(stack, folder, name, size_mib):
+    """A mounted ext4 of its own loop device; returns mount point and device number."""
+    image = folder / f"{name}.img"
+    with open(image, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size_mib * MIB)
+    device = run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
+    stack.callback(run, "losetup", "--detach", device)
+    run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
+    mount = folder / name
+    mount.mkdir()
+    run("mount", device, str(mount))
+    stack.callback(run, "umount", "--lazy", str(mount))
+    stat = os.stat(device)
+    return mount, f"{os.major(stat.st_rdev)}:{os.minor(stat.st_rdev)}"
+
+
+def throttle(group, devices, rates_mib):
+    """Read limits in MiB/s by tier; 0 lifts the limit."""
+    for (_, number), rate in zip(devices, rates_mib):
+        (group / "blkio.throttle.read_bps_device").write_text(f"{number} {rate * MIB}\n")
+
+
+def start_daemon(stack, group, folder, devices, args):
+    config = folder / "kvstream.textproto"
+    tiers = "".join(
+        f'tiers {{ name: "{name}" root: "{mount}" io_kib: {args.io_kib} '
+        f"window_mib: {args.window_mib} open_files: 4096 }}\n"
+        for name, (mount, _) in zip(("fast", "slow"), devices))
+    config.write_text(
+        f'sockets {{ grpc: "{folder}/kvstreamd.sock" }}\n{tiers}'
+        f"pool {{ mib: {args.pool_mib} }}\nmetrics {{ listen: \"\" }}\n"
+        "logging { level: \"warn\" }\n")
+    log = stack.enter_context(open(folder / "daemon.log", "w+", encoding="utf-8"))
+    daemon = subprocess.Popen([str(args.build / "server/kvstreamd"), "--config", str(config)],
+                              stderr=log)
+
+    def stop():
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(timeout=60)
+    stack.callback(stop)
+    (group / "cgroup.procs").write_text(str(daemon.pid))
+    socket = folder / "kvstreamd.sock"
+    for _ in range(200):
+        probe = subprocess.run([str(args.build / "client/kvstreamctl"), "--socket", str(socket),
+                                "status"], capture_output=True, check=False)
+        if probe.returncode == 0:
+            return socket
+        if daemon.poll() is not None:
+            break
+        time.sleep(0.05)
+    log.seek(0)
+    sys.exit(f"the daemon did not start:\n{log.read()}")
+
+
+def step(args, socket, *more):
+    """Runs kvstream-bench step and returns its JSON line."""
+    line = run(str(args.build / "bench/kvstream-bench"), "step", "--socket", str(socket),
+               "--bytes", f"{args.gib}GiB", "--chunk-bytes", args.chunk_bytes,
+               "--segment-bytes", args.segment_bytes, *more)
+    return json.loads(line)
+
+
+def raw_rate(group, mount, args):
+    """MiB/s that fio gets from one tier alone, reading chunk files as the daemon does."""
+    files = [str(p) for p in sorted(mount.glob("v1/*/*/*/*.kv"))][:args.raw_files]
+    command = ["fio", "--name=raw", "--rw=read", "--direct=1", "--ioengine=io_uring",
+               f"--bs={args.io_kib}k", "--iodepth=16", "--output-format=json", "--time_based",
+               f"--runtime={args.raw_seconds}", "--filename=" + ":".join(files)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: (group / "cgroup.procs").write_text(
+                              str(os.getpid()))) as fio:
+        out = fio.communicate()[0]
+    read = json.loads(out[out.index("{"):])["jobs"][0]["read"]
+    return read["bw_bytes"] / MIB
+
+
+def measure(args):
+    results = []
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="kvstream-bench-", dir=args.dir))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        group = BLKIO / folder.name
+        group.mkdir()
+        stack.callback(group.rmdir)
+        size_mib = args.gib * 1024 * 9 // 8 + 256
+        devices = [make_tier(stack, folder, name, size_mib) for name in ("fast", "slow")]
+        socket = start_daemon(stack, group, folder, devices, args)
+        step(args, socket, "--store")
+        for number in range(args.rounds):
+            throttle(group, devices, args.rates)
+            raw = [raw_rate(group, mount, args) for mount, _ in devices]
+            row = step(args, socket)
+            throttle(group, devices, (0, 0))
+            bound = row["bytes"] / MIB / sum(args.rates)
+            row.update(bench="step", round=number, raw_mib_s=[round(r, 1) for r in raw],
+                       rates_mib_s=list(args.rates), bound_seconds=round(bound, 3),
+                       above_bound_pct=round((row["seconds"] / bound - 1) * 100, 2),
+                       above_raw_pct=round(
+                           (row["seconds"] * sum(raw) * MIB / row["bytes"] - 1) * 100, 2))
+            print(json.dumps(row), flush=True)
+            results.append(row)
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
+    parser.add_argument("--dir", default="/var/tmp", help="where the images go")
+    parser.add_argument("--gib", type=int, default=6, help="bytes of the step, GiB")
+    parser.add_argument("--rates", type=lambda s: tuple(int(r) for r in s.split(",")),
+                        default=(900, 300), help="MiB/s of the fast and the slow tier")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--chunk-bytes", default="16MiB")
+    parser.add_argument("--segment-bytes", default="4MiB")
+    parser.add_argument("--io-kib", type=int, default=512)
+    parser.add_argument("--window-mib", type=int, default=32)
+    parser.add_argument("--pool-mib", type=int, default=1024)
+    parser.add_argument("--raw-seconds", type=int, default=4)
+    parser.add_argument("--raw-files", type=int, default=128)
+    args = parser.parse_args()
+    if os.geteuid() != 0 or not BLKIO.is_dir():
+        sys.exit("throttled_step.py: needs root and a cgroup v1 blkio controller at " + str(BLKIO))
+    results = measure(args)
+    if any(row["above_bound_pct"] < -0.5 for row in results):
+        sys.exit("a step faster than the bound by more than 0.5 %: the measurement is wrong")
+    above = [row["above_bound_pct"] for row in results]
+    print(f"\n{'round':>5} {'seconds':>8} {'bound':>7} {'above %':>8}  raw MiB/s")
+    for row in results:
+        print(f"{row['round']:>5} {row['seconds']:>8.3f} {row['bound_seconds']:>7.3f} "
+              f"{row['above_bound_pct']:>8.2f}  {row['raw_mib_s']}")
+    print(f"median {statistics.median(above):.2f} % above the bound, "
+          f"{min(above):.2f} .. {max(above):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+#include "tests/engine/engine_rig.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "server/base/clock.h"
+#include "server/base/logging.h"
+
+namespace kvstream::engine {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr size_t kSlots = 64;
+
+std::byte ByteOf(uint64_t key, uint64_t offset) {
+  return static_cast<std::byte>(key * 31 + offset * 7 + offset / 4096);
+}
+
+uint64_t OperationOf(const SessionEvent& event) {
+  return std::visit(
+      [](const auto& e) -> uint64_t {
+        if constexpr (requires { e.client_op; }) return e.client_op;
+        return 0;
+      },
+      event);
+}
+
+}  // namespace
+
+void GatedTier::Read(std::span<const tier::ReadRequest> requests) {
+  absl::MutexLock lock(&mu_);
+  if (reads_closed_) {
+    reads_.insert(reads_.end(), requests.begin(), requests.end());
+  } else {
+    inner_->Read(requests);
+  }
+}
+
+void GatedTier::Write(tier::WriteRequest request) {
+  absl::MutexLock lock(&mu_);
+  if (writes_closed_) {
+    writes_.push_back(std::move(request));
+  } else {
+    inner_->Write(std::move(request));
+  }
+}
+
+void GatedTier::GateReads(bool closed) {
+  absl::MutexLock lock(&mu_);
+  reads_closed_ = closed;
+  if (closed || reads_.empty()) return;
+  inner_->Read(reads_);
+  reads_.clear();
+}
+
+void GatedTier::GateWrites(bool closed) {
+  absl::MutexLock lock(&mu_);
+  writes_closed_ = closed;
+  if (closed) return;
+  for (tier::WriteRequest& request : writes_) inner_->Write(std::move(request));
+  writes_.clear();
+}
+
+size_t GatedTier::reads_held() const {
+  absl::MutexLock lock(&mu_);
+  return reads_.size();
+}
+
+bool GatedTier::Stop(TimeNs deadline) { return inner_->Stop(deadline); }
+
+void RecordingSink::Send(SessionEvent event) {
+  absl::MutexLock lock(&mu_);
+  events_.push_back(std::move(event));
+}
+
+void RecordingSink::End(absl::Status status) {
+  absl::MutexLock lock(&mu_);
+  ended_ = true;
+  end_ = std::move(status);
+}
+
+template <typename T>
+bool RecordingSink::Has(uint64_t client_op) const {
+  absl::MutexLock lock(&mu_);
+  return std::any_of(events_.begin(), events_.end(), [client_op](const SessionEvent& e) {
+    return std::holds_alternative<T>(e) && OperationOf(e) == client_op;
+  });
+}
+
+template <typename T>
+T RecordingSink::Wait(uint64_t client_op) {
+  T found;
+  const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (const SessionEvent& e : events_) {
+      if (!std::holds_alternative<T>(e) || OperationOf(e) != client_op) continue;
+      found = std::get<T>(e);
+      return true;
+    }
+    return false;
+  };
+  absl::MutexLock lock(&mu_);
+  EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&find), kPatience)) << "no such event came";
+  return found;
+}
+
+template Quiesced RecordingSink::Wait<Quiesced>(uint64_t);
+template RequestDone RecordingSink::Wait<RequestDone>(uint64_t);
+template StoreReleased RecordingSink::Wait<StoreReleased>(uint64_t);
+template StoreDurable RecordingSink::Wait<StoreDurable>(uint64_t);
+template bool RecordingSink::Has<Quiesced>(uint64_t) const;
+template bool RecordingSink::Has<StoreDurable>(uint64_t) const;
+
+absl::Status RecordingSink::WaitEnd() {
+  absl::MutexLock lock(&mu_);
+  EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&ended_), kPatience)) << "the stream goes on";
+  return end_;
+}
+
+EngineRig::EngineRig(const std::function<void(EngineOptions&)>& tweak) {
+  SetLogLevel("error");
+  std::string name = (std::filesystem::temp_directory_path() / "kvstream-rig-XXXXXX").string();
+  dir_ = mkdtemp(name.data());
+  pool_ = *memory::SealedMemory::Create("pool", 8 * kMiB, false);
+  gpu_ = gpu::OpenGpu();
+  engine_ = std::make_unique<Engine>(pool_.get(), gpu_.get());
+  EngineOptions options;
+  options.pool_reserved_bytes = 4 * kMiB;
+  options.router.hedge_after = 10 * kMillisecond;
+  options.writes.watermark_bytes = kMiB;
+  std::vector<tier::Tier*> raw;
+  for (uint32_t i = 0; i < 2; ++i) {
+    const std::filesystem::path root = dir_ / std::to_string(i);
+    std::filesystem::create_directory(root);
+    tier::TierOptions tier{.id = TierId{i}, .name = std::to_string(i), .root = root};
+    auto opened = tier::OpenUringTier(tier, pool_->bytes(), engine_.get());
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    tiers_.push_back(std::make_unique<GatedTier>(*std::move(opened)));
+    raw.push_back(tiers_.back().get());
+    options.router.lanes.push_back({.window_bytes = 2 * kMiB, .quarantine_bytes = 256 * kKiB});
+    options.writes.lanes.push_back({});
+  }
+  if (tweak) tweak(options);
+  engine_->Start(options, raw, this);
+  store::NamespaceSpec spec;
+  spec.model = "rig";
+  spec.weights_fingerprint = "w";
+  spec.kv_dtype = "bytes";
+  spec.layout = "opaque";
+  spec.chunk_tokens = 1;
+  spec.segment_bytes = kSegmentBytes;
+  spec.groups.push_back({.name = "", .chunk_bytes = kChunkBytes});
+  name_space_ = *registry_.Register(spec, {});
+}
+
+EngineRig::~EngineRig() {
+  for (auto& tier : tiers_) {
+    tier->GateReads(false);
+    tier->GateWrites(false);
+  }
+  engine_->BeginDrain();
+  EXPECT_TRUE(engine_->WaitDrained(Now() + absl::ToInt64Nanoseconds(kPatience)));
+  EXPECT_TRUE(engine_->EndSessions(Now() + absl::ToInt64Nanoseconds(kPatience)));
+  EXPECT_EQ(stats().pool_used_bytes.Get(), 0u);
+  EXPECT_EQ(stats().leases.Get(), 0u);
+  engine_->Stop();
+  for (auto& tier : tiers_) {
+    EXPECT_TRUE(tier->Stop(Now() + absl::ToInt64Nanoseconds(kPatience)));
+  }
+  std::filesystem::remove_all(dir_);
+}
+
+void EngineRig::WaitUntil(const std::function<bool()>& condition, const char* what) {
+  const TimeNs deadline = Now() + absl::ToInt64Nanoseconds(kPatience);
+  while (!condition()) {
+    ASSERT_LT(Now(), deadline) << "waited in vain until " << what;
+    std::this_thread::yield();
+  }
+}
+
+SessionId EngineRig::Open(std::shared_ptr<RecordingSink> sink) {
+  const SessionId session{next_session_++};
+  engine_->Post(SessionConnected{session});
+  auto memory = *memory::SealedMemory::Create("buffer", kSlots * kChunkBytes, false);
+  mappings_.push_back(*memory::SealedMemory::Attach(UniqueFd(dup(memory->fd())), 0));
+  engine_->Post(BufferAttached{session, 1, std::move(memory)});
+  engine_->Post(StreamOpened{session, "rig", std::move(sink)});
+  return session;
+}
+
+std::span<std::byte> EngineRig::buffer(SessionId session) {
+  return mappings_.at(session.value - 1)->bytes();
+}
+
+void EngineRig::Send(SessionId session, const RecordingSink& sink, SessionMessage message) {
+  engine_->Post(MessageArrived{session, &sink, std::move(message)});
+}
+
+void EngineRig::Close(SessionId session) {
+  absl::MutexLock lock(&mu_);
+  closed_.push_back(session);
+}
+
+bool EngineRig::closed(SessionId session) const {
+  absl::MutexLock lock(&mu_);
+  return std::find(closed_.begin(), closed_.end(), session) != closed_.end();
+}
+
+store::ChunkKey EngineRig::KeyOf(uint64_t key) const {
+  store::ChunkKey out;
+  out.name_space = name_space_->id;
+  out.salt = store::DigestOfSalt("");
+  out.prefix_hash.assign(16, '\0');
+  std::memcpy(out.prefix_hash.data(), &key, sizeof key);
+  return out;
+}
+
+Store EngineRig::StoreOf(uint64_t client_op, const std::vector<uint64_t>& keys) const {
+  Store store;
+  store.client_op = client_op;
+  store.name_space = name_space_;
+  store.admission_deadline = kNever;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const store::ChunkKey key = KeyOf(keys[i]);
+    store.chunks.push_back({key, store::DigestOfKey(key), {1, i * kChunkBytes}});
+  }
+  return store;
+}
+
+ReadStep EngineRig::StepOf(uint64_t client_op, const std::vector<uint64_t>& keys) const {
+  ReadStep step;
+  step.client_op = client_op;
+  ReadRequest& request = step.requests.emplace_back();
+  request.name_space = name_space_;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    request.chunks.push_back({store::DigestOfKey(KeyOf(keys[i])), 0, {1, i * kChunkBytes}});
+  }
+  return step;
+}
+
+void EngineRig::Fill(SessionId session, const std::vector<uint64_t>& keys) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (uint64_t b = 0; b < kChunkBytes; ++b) {
+      buffer(session)[i * kChunkBytes + b] = ByteOf(keys[i], b);
+    }
+  }
+}
+
+bool EngineRig::Holds(SessionId session, const std::vector<uint64_t>& keys) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (uint64_t b = 0; b < kChunkBytes; ++b) {
+      if (buffer(session)[i * kChunkBytes + b] != ByteOf(keys[i], b)) return false;
+    }
+  }
+  return true;
+}
+
+void EngineRig::Poison(SessionId session) {
+  std::memset(buffer(session).data(), 0xAB, buffer(session).size());
+}
+
+}  // namespace kvstream::engine

@@ -1,0 +1,114 @@
+// An engine over real tiers whose gates the test holds: a closed gate keeps requests from reaching
+// the disk, as a hung file system would, for exactly as long as the test wants. The test plays the
+// rpc room.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "server/engine/engine.h"
+#include "server/memory/sealed_memory.h"
+#include "server/store/namespace.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::engine {
+
+class GatedTier final : public tier::Tier {
+ public:
+  explicit GatedTier(std::unique_ptr<tier::Tier> inner) : inner_(std::move(inner)) {}
+
+  const tier::TierOptions& options() const override { return inner_->options(); }
+  const tier::TierFacts& facts() const override { return inner_->facts(); }
+  const tier::TierStats& stats() const override { return inner_->stats(); }
+  void Read(std::span<const tier::ReadRequest> requests) override;
+  void Write(tier::WriteRequest request) override;
+  void SetAside(tier::SetAsideRequest request) override { inner_->SetAside(std::move(request)); }
+  bool Stop(TimeNs deadline) override;
+
+  // Opening lets through what waited.
+  void GateReads(bool closed);
+  void GateWrites(bool closed);
+  size_t reads_held() const;
+
+ private:
+  const std::unique_ptr<tier::Tier> inner_;
+  mutable absl::Mutex mu_;
+  bool reads_closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool writes_closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<tier::ReadRequest> reads_ ABSL_GUARDED_BY(mu_);
+  std::vector<tier::WriteRequest> writes_ ABSL_GUARDED_BY(mu_);
+};
+
+// Records what a session hears.
+class RecordingSink final : public SessionSink {
+ public:
+  void Send(SessionEvent event) override;
+  void Flush() override {}
+  void End(absl::Status status) override;
+
+  // The first event of this kind for the operation, waiting for it; a failure when none comes.
+  template <typename T>
+  T Wait(uint64_t client_op);
+  template <typename T>
+  bool Has(uint64_t client_op) const;
+  absl::Status WaitEnd();
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<SessionEvent> events_ ABSL_GUARDED_BY(mu_);
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mu_);
+};
+
+class EngineRig : public HandoffPeer {
+ public:
+  static constexpr uint64_t kChunkBytes = 64 * kKiB;
+  static constexpr uint64_t kSegmentBytes = 16 * kKiB;
+
+  explicit EngineRig(const std::function<void(EngineOptions&)>& tweak = nullptr);
+  ~EngineRig() override;
+
+  Engine& engine() { return *engine_; }
+  const EngineStats& stats() const { return engine_->stats(); }
+  GatedTier& tier(size_t i) { return *tiers_[i]; }
+  void WaitUntil(const std::function<bool()>& condition, const char* what);
+
+  // A session with a stream and one buffer, number 1, of 64 chunks.
+  SessionId Open(std::shared_ptr<RecordingSink> sink);
+  std::span<std::byte> buffer(SessionId session);
+  void Send(SessionId session, const RecordingSink& sink, SessionMessage message);
+  bool closed(SessionId session) const;
+  void Close(SessionId session) override;
+
+  // Chunk `key` at slot `slot` of the buffer; keys are small numbers.
+  Store StoreOf(uint64_t client_op, const std::vector<uint64_t>& keys) const;
+  ReadStep StepOf(uint64_t client_op, const std::vector<uint64_t>& keys) const;
+  void Fill(SessionId session, const std::vector<uint64_t>& keys);
+  bool Holds(SessionId session, const std::vector<uint64_t>& keys);
+  void Poison(SessionId session);
+
+ private:
+  store::ChunkKey KeyOf(uint64_t key) const;
+
+  std::filesystem::path dir_;
+  std::unique_ptr<memory::SealedMemory> pool_;
+  std::unique_ptr<gpu::Gpu> gpu_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<GatedTier>> tiers_;
+  store::NamespaceRegistry registry_{store::NamespaceLimits{.chunk_bytes_max = kMiB}};
+  store::NamespaceRef name_space_;
+  uint64_t next_session_ = 1;
+  // The test's own mapping of each session's buffer.
+  std::vector<std::unique_ptr<memory::SealedMemory>> mappings_;
+  mutable absl::Mutex mu_;
+  std::vector<SessionId> closed_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace kvstream::engine

@@ -1,0 +1,169 @@
+// The engine over tiers that hang when the test wants them to.
+#include "server/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <vector>
+
+#include "server/base/clock.h"
+#include "tests/engine/engine_rig.h"
+
+namespace kvstream::engine {
+namespace {
+
+std::vector<uint64_t> Keys(uint64_t first, size_t count) {
+  std::vector<uint64_t> keys;
+  for (size_t i = 0; i < count; ++i) keys.push_back(first + i);
+  return keys;
+}
+
+class EngineTest : public testing::Test {
+ protected:
+  explicit EngineTest(const std::function<void(EngineOptions&)>& tweak = nullptr) : rig_(tweak) {
+    session_ = rig_.Open(sink_);
+  }
+
+  void Put(const std::vector<uint64_t>& keys) {
+    rig_.Fill(session_, keys);
+    Store store = rig_.StoreOf(next_op_, keys);
+    store.want_durable = true;
+    Send(std::move(store));
+    EXPECT_TRUE(sink_->Wait<Quiesced>(next_op_++).status.ok());
+    rig_.WaitUntil([this] { return rig_.stats().staged_bytes.Get() == 0; }, "all is written");
+  }
+  RequestDone Get(const std::vector<uint64_t>& keys) {
+    rig_.Poison(session_);
+    Send(rig_.StepOf(next_op_, keys));
+    sink_->Wait<Quiesced>(next_op_);
+    return sink_->Wait<RequestDone>(next_op_++);
+  }
+  void Send(SessionMessage message) { rig_.Send(session_, *sink_, std::move(message)); }
+
+  EngineRig rig_;
+  std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
+  SessionId session_;
+  uint64_t next_op_ = 1;
+};
+
+TEST_F(EngineTest, StagedChunksAreReadFromThePoolBeforeAnyTierHasThem) {
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(true);
+  const auto keys = Keys(1, 8);
+  rig_.Fill(session_, keys);
+  Store store = rig_.StoreOf(1, keys);
+  store.want_durable = true;
+  Send(std::move(store));
+  EXPECT_TRUE(sink_->Wait<StoreReleased>(1).all_released);
+  next_op_ = 2;
+  EXPECT_EQ(Get(keys).leading_valid, 8u);
+  EXPECT_TRUE(rig_.Holds(session_, keys));
+  EXPECT_EQ(rig_.stats().bytes_from_pool.Get(), 8 * EngineRig::kChunkBytes);
+  EXPECT_FALSE(sink_->Has<StoreDurable>(1));
+  EXPECT_FALSE(sink_->Has<Quiesced>(1));
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(false);
+  EXPECT_TRUE(sink_->Wait<Quiesced>(1).status.ok());
+}
+
+TEST_F(EngineTest, AHungTierIsReplacedByTheOtherAndTakenOutUntilItsReadsComeBack) {
+  const auto keys = Keys(1, 32);
+  Put(keys);
+  rig_.tier(0).GateReads(true);
+  EXPECT_EQ(Get(keys).leading_valid, 32u);
+  EXPECT_TRUE(rig_.Holds(session_, keys));
+  EXPECT_GT(rig_.stats().tiers[1].segments_hedged.Get(), 0u);
+  rig_.WaitUntil([&] { return rig_.stats().tiers[0].out.Get() == 1; }, "the tier is out");
+  EXPECT_EQ(rig_.stats().tiers[0].times_out.Get(), 1u);
+  // Nothing is asked of it any more, and its slots stay where they are.
+  const size_t held = rig_.tier(0).reads_held();
+  EXPECT_EQ(Get(keys).leading_valid, 32u);
+  EXPECT_EQ(rig_.tier(0).reads_held(), held);
+  EXPECT_EQ(rig_.stats().tiers[0].quarantined_bytes.Get(), held * EngineRig::kSegmentBytes);
+  EXPECT_GE(rig_.stats().pool_used_bytes.Get(), held * EngineRig::kSegmentBytes);
+  rig_.tier(0).GateReads(false);
+  rig_.WaitUntil([&] { return rig_.stats().tiers[0].out.Get() == 0; }, "the tier is back");
+  EXPECT_EQ(rig_.stats().tiers[0].quarantined_bytes.Get(), 0u);
+  EXPECT_EQ(Get(keys).leading_valid, 32u);
+}
+
+TEST_F(EngineTest, WhenAllTiersHangTheDeadlineEndsTheStepAndLateBytesTouchNothing) {
+  const auto keys = Keys(1, 8);
+  Put(keys);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
+  rig_.Poison(session_);
+  ReadStep step = rig_.StepOf(next_op_, keys);
+  step.deadline = Now() + 30 * kMillisecond;
+  Send(std::move(step));
+  EXPECT_EQ(sink_->Wait<Quiesced>(next_op_).status.code(), absl::StatusCode::kDeadlineExceeded);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(false);
+  rig_.WaitUntil([&] { return rig_.stats().pool_used_bytes.Get() == 0; }, "the slots are free");
+  for (const std::byte b : rig_.buffer(session_)) ASSERT_EQ(b, std::byte{0xAB});
+}
+
+TEST_F(EngineTest, AnOperationIdInUseEndsTheSession) {
+  const auto keys = Keys(1, 4);
+  Put(keys);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
+  Send(rig_.StepOf(50, keys));
+  Send(Refused{50, absl::InvalidArgumentError("spoilt")});
+  EXPECT_EQ(sink_->WaitEnd().code(), absl::StatusCode::kInvalidArgument);
+  // What ran was cancelled, and the handoff connection closed when that had quiesced.
+  rig_.WaitUntil([&] { return rig_.closed(session_); }, "the session is forgotten");
+  EXPECT_EQ(rig_.stats().host_buffers.Get(), 0u);
+  EXPECT_FALSE(sink_->Has<Quiesced>(50));
+}
+
+TEST_F(EngineTest, AStoreThatWaitsForRoomGoesOnWhenWritesMakeSome) {
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(true);
+  // 64 chunks fill the 4 MiB that writes may use; the next store waits, whole.
+  const auto first = Keys(1, 64);
+  rig_.Fill(session_, first);
+  Send(rig_.StoreOf(1, first));
+  EXPECT_TRUE(sink_->Wait<Quiesced>(1).status.ok());
+  rig_.Fill(session_, Keys(100, 8));
+  Send(rig_.StoreOf(2, Keys(100, 8)));
+  rig_.WaitUntil([&] { return rig_.stats().stores.Get() == 2; }, "the second store has begun");
+  EXPECT_FALSE(sink_->Has<Quiesced>(2));
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(false);
+  EXPECT_EQ(sink_->Wait<Quiesced>(2).status.code(), absl::StatusCode::kOk);
+  next_op_ = 3;
+  EXPECT_EQ(Get(Keys(100, 8)).leading_valid, 8u);
+  EXPECT_TRUE(rig_.Holds(session_, Keys(100, 8)));
+}
+
+TEST_F(EngineTest, DropBufferIsRefusedWhileAnOperationUsesIt) {
+  const auto keys = Keys(1, 4);
+  Put(keys);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
+  Send(rig_.StepOf(9, keys));
+  const auto drop = [&](uint64_t buffer) {
+    std::promise<absl::Status> answer;
+    rig_.engine().Post(DropBuffer{session_, buffer,
+                                  [&answer](absl::Status s) { answer.set_value(std::move(s)); }});
+    return answer.get_future().get().code();
+  };
+  EXPECT_EQ(drop(1), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(drop(2), absl::StatusCode::kNotFound);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(false);
+  sink_->Wait<Quiesced>(9);
+  EXPECT_EQ(drop(1), absl::StatusCode::kOk);
+}
+
+TEST_F(EngineTest, ASessionsEndWaitsForItsCopiesAndClosesTheHandoffLast) {
+  const auto keys = Keys(1, 32);
+  Put(keys);
+  for (int round = 0; round < 50; ++round) {
+    auto sink = std::make_shared<RecordingSink>();
+    const SessionId session = rig_.Open(sink);
+    rig_.Send(session, *sink, rig_.StepOf(1, keys));
+    if (round % 2 == 0) {
+      rig_.engine().Post(HandoffClosed{session});
+    } else {
+      rig_.engine().Post(StreamClosed{session, sink.get()});
+    }
+    rig_.WaitUntil([&] { return rig_.closed(session); }, "the session is forgotten");
+  }
+  EXPECT_EQ(rig_.stats().sessions_open.Get(), 1u);
+}
+
+}  // namespace
+}  // namespace kvstream::engine

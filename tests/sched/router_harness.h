@@ -1,0 +1,115 @@
+// A router whose every command a test can look at, and whose every read and copy a test answers
+// by hand. Two tiers unless said otherwise; segments of 1 MiB.
+//
+// Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/sched/router.h"
+#include "tests/support/router_peer.h"
+#include "tests/support/sim_batches.h"
+
+namespace kvstream::sched {
+
+class RouterTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kSegment = kMiB;
+  static constexpr TierId kFast{0};
+  static constexpr TierId kSlow{1};
+
+  static RouterOptions Options() {
+    RouterOptions options;
+    options.lanes = {LaneOptions{4 * kSegment, 2 * kSegment}, LaneOptions{4 * kSegment, 2 * kSegment}};
+    options.hedge_after = 100 * kMillisecond;
+    return options;
+  }
+
+  void SetUp() override { Start(Options(), 64 * kSegment); }
+
+  void Start(const RouterOptions& options, uint64_t pool_bytes) {
+    router_.reset();
+    slots_.emplace(pool_bytes, pool_bytes);
+    router_.emplace(options, &*slots_);
+  }
+
+  static ChunkShape Shape(uint32_t segments) { return ChunkShape{segments * kSegment, kSegment}; }
+
+  // Takes what the router commanded. Call after each event.
+  void Collect() {
+    for (Command& command : router_->TakeCommands()) log_.push_back(std::move(command));
+    EXPECT_EQ(RouterPeer::Check(*router_, kSegment), "");
+  }
+  // All commands of a kind so far, since the last Forget.
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> all;
+    for (const Command& command : log_) {
+      if (const T* one = std::get_if<T>(&command)) all.push_back(*one);
+    }
+    return all;
+  }
+  void Forget() { log_.clear(); }
+
+  void Admit(BatchSpec spec) {
+    router_->Admit(std::move(spec), now_);
+    Collect();
+  }
+  void Cancel(uint64_t batch) {
+    router_->Cancel(OperationId{batch}, now_);
+    Collect();
+  }
+  void EndRead(const ReadSegment& read, absl::StatusCode code = absl::StatusCode::kOk) {
+    router_->OnRead(read.ticket, code, now_);
+    Collect();
+  }
+  void EndCopy(Ticket ticket, absl::StatusCode code = absl::StatusCode::kOk) {
+    router_->OnCopy(ticket, code, now_);
+    Collect();
+  }
+  void EndReadAndCopy(const ReadSegment& read) {
+    EndRead(read);
+    EndCopy(read.ticket);
+  }
+  void EndStagedCopy(const ItemRef& item, absl::StatusCode code = absl::StatusCode::kOk) {
+    router_->OnStagedCopy(item, code, now_);
+    Collect();
+  }
+  void SetInService(TierId tier, bool in_service) {
+    router_->SetTierInService(tier, in_service, now_);
+    Collect();
+  }
+  void Pass(TimeNs time) {
+    now_ += time;
+    router_->Tick(now_);
+    Collect();
+  }
+
+  // The outcomes of a request; empty until it is done.
+  std::vector<absl::StatusCode> Outcome(uint64_t batch, uint32_t request = 0) const {
+    for (const RequestDone& done : All<RequestDone>()) {
+      if (done.batch == OperationId{batch} && done.request == request) return done.codes;
+    }
+    return {};
+  }
+  std::vector<ReadSegment> ReadsOf(TierId tier) const {
+    std::vector<ReadSegment> reads;
+    for (const ReadSegment& read : All<ReadSegment>()) {
+      if (read.tier == tier) reads.push_back(read);
+    }
+    return reads;
+  }
+
+  std::optional<SlotAllocator> slots_;
+  std::optional<Router> router_;
+  TimeNs now_ = kSecond;
+
+ private:
+  std::vector<Command> log_;
+};
+
+}  // namespace kvstream::sched

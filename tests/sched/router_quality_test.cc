@@ -1,0 +1,275 @@
+// How well the router routes, in virtual time: how near to the tiers' sum, in which order, and what
+// slow, hung and dead tiers cost.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/sim_batches.h"
+#include "tests/support/sim_world.h"
+
+namespace kvstream::sched {
+namespace {
+
+constexpr uint64_t kSegment = 4 * kMiB;
+constexpr ChunkShape kChunk{4 * kSegment, kSegment};
+constexpr double kFastRate = 3e9;
+constexpr double kSlowRate = 1e9;
+
+SimTierOptions Tier(double bytes_per_second) {
+  SimTierOptions tier;
+  tier.bytes_per_second = bytes_per_second;
+  tier.latency = 200 * kMicrosecond;
+  tier.jitter = 100 * kMicrosecond;
+  return tier;
+}
+
+SimOptions WorldOf(std::vector<SimTierOptions> tiers) {
+  SimOptions options;
+  options.tiers = std::move(tiers);
+  options.router.lanes.resize(options.tiers.size(), LaneOptions{32 * kMiB, 16 * kMiB});
+  options.pool_bytes = options.reserved_bytes = 256 * kMiB;
+  options.copy_bytes_per_second = 20e9;
+  return options;
+}
+
+// A joint batch of `chunks` chunks that these tiers hold; contents numbered from `first`.
+BatchSpec Chunks(uint64_t id, uint64_t chunks, TierSet tiers, uint64_t first = 1) {
+  std::vector<Item> items;
+  for (uint64_t c = 0; c < chunks; ++c) items.push_back(ItemOn(first + c, tiers, kChunk));
+  return BatchOf(id, std::move(items));
+}
+
+void ExpectAllOk(const SimWorld& world, uint64_t id) {
+  for (const RequestModel& request : world.batch(OperationId{id}).requests) {
+    for (const ItemModel& item : request.items) EXPECT_EQ(item.code, absl::StatusCode::kOk);
+  }
+}
+
+// Runs and returns how long the batch took, in seconds.
+double SecondsFor(SimWorld& world, uint64_t id) {
+  world.Run();
+  EXPECT_EQ(world.violation(), "");
+  ExpectAllOk(world, id);
+  const BatchModel& batch = world.batch(OperationId{id});
+  return static_cast<double>(batch.done_at - batch.admitted_at) / 1e9;
+}
+
+double Bytes(uint64_t chunks) { return static_cast<double>(chunks * kChunk.payload_bytes); }
+
+TEST(RouterQualityTest, ThreeToOneTiersFinishNearTheirSum) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  world.AdmitAt(0, Chunks(1, 200, Tiers({0, 1})));
+  const double bound = Bytes(200) / (kFastRate + kSlowRate);
+  const double took = SecondsFor(world, 1);
+  RecordProperty("percent_above_bound", std::to_string((took / bound - 1) * 100));
+  EXPECT_LE(took, 1.10 * bound + Bytes(1) / (kFastRate + kSlowRate));
+}
+
+TEST(RouterQualityTest, OneToFourTiersFinishNearTheirSum) {
+  double sum = 0;
+  TierSet all;
+  std::vector<SimTierOptions> tiers;
+  for (const double rate : {2e9, 1e9, 3e9, 0.7e9}) {  // Not in config order: rates decide.
+    all.Add(TierId{static_cast<uint32_t>(tiers.size())});
+    tiers.push_back(Tier(rate));
+    sum += rate;
+    SimWorld world(WorldOf(tiers));
+    world.AdmitAt(0, Chunks(1, 150, all));
+    EXPECT_LE(SecondsFor(world, 1), 1.10 * Bytes(150) / sum + Bytes(1) / sum) << tiers.size() << " tiers";
+  }
+}
+
+TEST(RouterQualityTest, TiersWithStragglersFinishNearTheirSum) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.tiers[1].latency = 20 * kMillisecond;
+  options.tiers[1].tail_chance = 0.01;
+  options.tiers[1].tail = 600 * kMillisecond;
+  options.router.hedge_after = 50 * kMillisecond;
+  options.router.lanes.assign(2, LaneOptions{64 * kMiB, 64 * kMiB});
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 400, Tiers({0, 1})));
+  const double bound = Bytes(400) / (kFastRate + kSlowRate);
+  EXPECT_LE(SecondsFor(world, 1), 1.10 * bound + Bytes(1) / kSlowRate);
+}
+
+TEST(RouterQualityTest, RateThatFallsInMidBatchIsFollowed) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.tiers[0].changes = {{200 * kMillisecond, 0.3e9}};  // The fast tier becomes the slow one.
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));
+  const double bound = 0.2 + (Bytes(100) - 0.2 * (kFastRate + kSlowRate)) / 1.3e9;
+  EXPECT_LE(SecondsFor(world, 1), 1.10 * bound + Bytes(1) / 0.3e9);
+}
+
+TEST(RouterQualityTest, DeadTierCostsItsBandwidthAlone) {
+  for (const TimeNs dies_at : {TimeNs{0}, 100 * kMillisecond}) {
+    SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+    options.tiers[1].dies_at = dies_at;
+    SimWorld world(options);
+    world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));
+    EXPECT_LE(SecondsFor(world, 1), 1.10 * Bytes(100) / kFastRate) << dies_at;
+  }
+}
+
+TEST(RouterQualityTest, HungTierCostsItsBandwidthAndTheTimeToNotice) {
+  for (const TimeNs hangs_at : {TimeNs{0}, 100 * kMillisecond}) {
+    SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+    options.tiers[1].changes = {{hangs_at, 0}};
+    SimWorld world(options);
+    world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));
+    const double hedge = static_cast<double>(options.router.hedge_after) / 1e9;
+    EXPECT_LE(SecondsFor(world, 1), 1.10 * Bytes(100) / kFastRate + hedge) << hangs_at;
+    EXPECT_GT(world.router().hedges(TierId{0}), 0u);
+  }
+}
+
+TEST(RouterQualityTest, HungTiersLastSegmentsAreReadElsewhereAfterHedgeAfter) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.tiers[1].changes = {{0, 0}};
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 4, Tiers({0, 1})));  // Half of it in the hung tier's window.
+  const double took = SecondsFor(world, 1);
+  const double hedge = static_cast<double>(options.router.hedge_after) / 1e9;
+  EXPECT_GE(took, hedge);
+  EXPECT_LE(took, hedge + Bytes(4) / kFastRate);
+  EXPECT_EQ(world.router().hedges(TierId{0}), 8u);
+}
+
+TEST(RouterQualityTest, ChokedTierIsTakenOutAndComesBack) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.tiers[1].changes = {{50 * kMillisecond, 0}, {5 * kSecond, kSlowRate}};
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));
+  world.AdmitAt(2 * kSecond, Chunks(2, 1, Tiers({1}), 1000));
+  world.AdmitAt(6 * kSecond, Chunks(3, 100, Tiers({0, 1})));
+  SecondsFor(world, 3);
+  ExpectAllOk(world, 1);
+  ASSERT_EQ(world.tier_changes().size(), 2u);
+  EXPECT_TRUE(world.tier_changes()[0].out);
+  EXPECT_LT(world.tier_changes()[0].at, 2 * kSecond);
+  EXPECT_FALSE(world.tier_changes()[1].out);
+  EXPECT_GE(world.tier_changes()[1].at, 5 * kSecond);
+  const BatchModel& exclusive = world.batch(OperationId{2});
+  EXPECT_EQ(exclusive.requests[0].items[0].code, absl::StatusCode::kUnavailable);
+  EXPECT_LT(exclusive.done_at, 2 * kSecond + kMillisecond) << "it does not wait for what is out";
+  EXPECT_TRUE(std::any_of(world.reads().begin(), world.reads().end(), [](const auto& read) {
+    return read.at > 6 * kSecond && read.command.tier == TierId{1};
+  }));
+}
+
+TEST(RouterQualityTest, FastTierReadsAPrefixAndTheSlowOneTheRestFromTheBack) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  const uint64_t chunks = 50;
+  world.AdmitAt(0, Chunks(1, chunks, Tiers({0, 1})));
+  SecondsFor(world, 1);
+  std::vector<uint64_t> front;
+  std::vector<uint64_t> back;
+  for (const auto& read : world.reads()) {
+    uint64_t chunk = 1;
+    while (ContentOf(chunk) != read.command.content) chunk += 1;
+    (read.command.tier == TierId{0} ? front : back)
+        .push_back(chunk * kChunk.segments() + read.command.segment);
+  }
+  EXPECT_EQ(front.size() + back.size(), chunks * kChunk.segments());
+  EXPECT_TRUE(std::is_sorted(front.begin(), front.end()));
+  EXPECT_TRUE(std::is_sorted(back.rbegin(), back.rend()));
+  EXPECT_LT(front.back(), back.back());
+  EXPECT_GT(front.size(), 2 * back.size());
+}
+
+TEST(RouterQualityTest, SegmentsOfOneTierAloneAreReadFirst) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  BatchSpec spec = Chunks(1, 60, Tiers({0, 1}));
+  for (uint64_t c = 0; c < 20; ++c) {  // Last in order, and all of the slow tier's share.
+    spec.requests[0].push_back(ItemOn(500 + c, Tiers({1}), kChunk));
+  }
+  world.AdmitAt(0, spec);
+  const double took = SecondsFor(world, 1);
+  EXPECT_LE(took, 1.10 * Bytes(80) / (kFastRate + kSlowRate) + Bytes(1) / kSlowRate);
+  uint64_t shared = 0;
+  uint64_t alone = 0;
+  for (const auto& read : world.reads()) {
+    if (read.command.tier != TierId{1}) continue;
+    const bool exclusive = std::any_of(
+        spec.requests[0].begin() + 60, spec.requests[0].end(),
+        [&](const Item& i) { return i.sources[0].content == read.command.content; });
+    (exclusive ? alone : shared) += 1;
+    if (exclusive) {
+      EXPECT_EQ(shared, 0u) << "a shared segment went before one that has no choice";
+    }
+  }
+  EXPECT_EQ(alone, 20u * kChunk.segments());
+}
+
+TEST(RouterQualityTest, IndependentStepFinishesItsRequestsInOrder) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  BatchSpec spec = Chunks(1, 20, Tiers({0, 1}));
+  spec.joint = false;
+  for (uint64_t r = 1; r < 6; ++r) {
+    spec.requests.push_back(Chunks(1, 20, Tiers({0, 1}), 1 + 100 * r).requests[0]);
+  }
+  world.AdmitAt(0, spec);
+  SecondsFor(world, 1);
+  const BatchModel& batch = world.batch(OperationId{1});
+  const double head = static_cast<double>(batch.requests[0].done_at) / 1e9;
+  // The slow tier's window of it is what the head may wait for.
+  EXPECT_LE(head, 1.10 * Bytes(20) / (kFastRate + kSlowRate) + 32.0 * kMiB / kSlowRate);
+  for (size_t r = 1; r < 6; ++r) {
+    EXPECT_LT(batch.requests[r - 1].done_at, batch.requests[r].done_at) << r;
+  }
+}
+
+TEST(RouterQualityTest, TwoStepsShareTheTiersEqually) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));
+  world.AdmitAt(0, Chunks(2, 100, Tiers({0, 1}), 1000));
+  const double second = SecondsFor(world, 2);
+  ExpectAllOk(world, 1);
+  const double first = static_cast<double>(world.batch(OperationId{1}).done_at) / 1e9;
+  EXPECT_NEAR(first / second, 1.0, 0.05);
+  EXPECT_LE(second, 1.10 * Bytes(200) / (kFastRate + kSlowRate));
+}
+
+TEST(RouterQualityTest, SmallStepDoesNotWaitForALargeOne) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  world.AdmitAt(0, Chunks(1, 200, Tiers({0, 1})));
+  world.AdmitAt(100 * kMillisecond, Chunks(2, 5, Tiers({0, 1}), 1000));
+  // Twice its own time, after what is in flight before it.
+  EXPECT_LE(SecondsFor(world, 2),
+            2 * Bytes(5) / (kFastRate + kSlowRate) + 2 * 32.0 * kMiB / kSlowRate);
+}
+
+TEST(RouterQualityTest, RanksOfAJointStepShareTheReadsOfWhatTheyAllWant) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  for (uint64_t rank = 0; rank < 4; ++rank) {
+    BatchSpec spec = Chunks(1 + rank, 50, Tiers({0, 1}));
+    spec.step_key = 5;
+    spec.ranks = 4;
+    spec.join_deadline = kSecond;
+    world.AdmitAt(static_cast<TimeNs>(rank) * kMillisecond, spec);
+  }
+  SecondsFor(world, 4);
+  for (uint64_t id = 1; id <= 3; ++id) ExpectAllOk(world, id);
+  EXPECT_EQ(world.reads().size(), 50u * kChunk.segments());
+}
+
+TEST(RouterQualityTest, StepLargerThanThePoolRunsNearTheTiersSum) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.pool_bytes = options.reserved_bytes = 96 * kMiB;
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 150, Tiers({0, 1})));
+  EXPECT_LE(SecondsFor(world, 1), 1.10 * Bytes(150) / (kFastRate + kSlowRate) + Bytes(1) / kSlowRate);
+}
+
+TEST(RouterQualityTest, StepRunsInAPoolOfOneSegment) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.pool_bytes = options.reserved_bytes = kSegment;
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 5, Tiers({0, 1})));
+  SecondsFor(world, 1);
+}
+
+}  // namespace
+}  // namespace kvstream::sched

@@ -1,0 +1,200 @@
+#include "tests/support/fake_tier.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "server/base/check.h"
+#include "server/base/unique_fd.h"
+
+namespace kvstream::test {
+namespace {
+
+// A descriptor of a file with these bytes.
+UniqueFd FileOf(const std::vector<std::byte>& bytes) {
+  UniqueFd fd(memfd_create("fake-tier-file", MFD_CLOEXEC));
+  KV_CHECK(fd.valid());
+  KV_CHECK(pwrite(fd.get(), bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  return fd;
+}
+
+}  // namespace
+
+void FakeTier::Pipe::SetRate(uint64_t rate, TimeNs now) {
+  if (!items_.empty()) {
+    const auto moved = static_cast<unsigned __int128>(rate_) * static_cast<uint64_t>(now - since_);
+    items_.front().work -= std::min(items_.front().work, moved);
+  }
+  since_ = now;
+  rate_ = rate;
+}
+
+void FakeTier::Pipe::Push(uint64_t bytes, uint64_t job, TimeNs now) {
+  if (items_.empty()) since_ = now;
+  items_.push_back({job, static_cast<unsigned __int128>(bytes) * kSecond});
+}
+
+TimeNs FakeTier::Pipe::FrontDoneAt() const {
+  if (items_.empty() || (rate_ == 0 && items_.front().work > 0)) return kNever;
+  if (items_.front().work == 0) return since_;
+  return since_ + static_cast<TimeNs>((items_.front().work + rate_ - 1) / rate_);
+}
+
+uint64_t FakeTier::Pipe::Pop(TimeNs now) {
+  const uint64_t job = items_.front().job;
+  items_.pop_front();
+  since_ = now;
+  return job;
+}
+
+FakeTier::FakeTier(Options options, tier::CompletionSink* sink)
+    : options_(std::move(options)),
+      sink_(*sink),
+      facts_{.io_engine = "fake",
+             .direct = true,
+             .alignment = tier::kBlockBytes,
+             .registered_buffers = false},
+      random_(options_.seed),
+      reads_(options_.read_rate),
+      writes_(options_.write_rate) {}
+
+void FakeTier::Read(std::span<const tier::ReadRequest> requests) {
+  for (const tier::ReadRequest& request : requests) {
+    const Fault fault = options_.read_fault ? options_.read_fault(request) : Fault{};
+    Accept(&reads_, request.length, fault.kind,
+           [this, request, fault] { return FinishRead(request, fault); });
+  }
+}
+
+void FakeTier::Write(tier::WriteRequest request) {
+  const Fault fault = options_.write_fault ? options_.write_fault(request) : Fault{};
+  uint64_t bytes = request.header.size();
+  for (const auto& piece : request.pieces) bytes += piece.size();
+  Accept(&writes_, bytes, fault.kind,
+         [this, request = std::move(request), fault] { return FinishWrite(request, fault); });
+}
+
+void FakeTier::SetAside(tier::SetAsideRequest request) {
+  // Shared, because a std::function must be copyable.
+  auto shared = std::make_shared<tier::SetAsideRequest>(std::move(request));
+  running_.emplace(++jobs_, [this, shared] { return FinishSetAside(*shared); });
+  due_.emplace(std::pair(now_ + Latency(), jobs_), jobs_);
+}
+
+void FakeTier::Accept(Pipe* pipe, uint64_t bytes, Fault::Kind fault, Job job) {
+  running_.emplace(++jobs_, std::move(job));
+  // One that never completes takes no turn, or nothing behind it would complete either.
+  if (fault != Fault::Kind::kNever) pipe->Push(bytes, jobs_, now_);
+}
+
+TimeNs FakeTier::Latency() {
+  if (options_.jitter == 0) return options_.latency;
+  // Not std::uniform_int_distribution, whose numbers depend on the library.
+  return options_.latency + static_cast<TimeNs>(random_() % static_cast<uint64_t>(options_.jitter));
+}
+
+TimeNs FakeTier::NextEventAt() const {
+  TimeNs next = std::min(reads_.FrontDoneAt(), writes_.FrontDoneAt());
+  if (!due_.empty()) next = std::min(next, due_.begin()->first.first);
+  return next;
+}
+
+void FakeTier::AdvanceTo(TimeNs now) {
+  KV_CHECK(now >= now_);
+  for (TimeNs next = NextEventAt(); next <= now && next != kNever; next = NextEventAt()) {
+    now_ = std::max(now_, next);
+    for (Pipe* pipe : {&reads_, &writes_}) {
+      if (pipe->FrontDoneAt() > now_) continue;
+      const uint64_t job = pipe->Pop(now_);
+      due_.emplace(std::pair(now_ + Latency(), job), job);
+    }
+    if (due_.empty() || due_.begin()->first.first > now_) continue;
+    const uint64_t id = due_.begin()->second;
+    due_.erase(due_.begin());
+    const auto job = running_.extract(id);
+    tier::Completion completion = job.mapped()();
+    sink_.OnCompletions({&completion, 1});
+  }
+  now_ = now;
+}
+
+bool FakeTier::Stop(TimeNs deadline) {
+  for (TimeNs next = NextEventAt(); next <= deadline && next != kNever; next = NextEventAt()) {
+    AdvanceTo(std::max(now_, next));
+  }
+  const bool all = running_.empty();
+  running_.clear();
+  due_.clear();
+  reads_ = Pipe(0);
+  writes_ = Pipe(0);
+  return all;
+}
+
+tier::Completion FakeTier::Begin(tier::Completion::Kind kind, Ticket ticket) const {
+  tier::Completion completion;
+  completion.kind = kind;
+  completion.tier = options_.tier.id;
+  completion.ticket = ticket;
+  return completion;
+}
+
+tier::Completion FakeTier::FinishRead(const tier::ReadRequest& request, const Fault& fault) {
+  tier::Completion completion = Begin(tier::Completion::Kind::kRead, request.ticket);
+  const auto file = files_.find(*request.path);
+  if (fault.kind == Fault::Kind::kError) {
+    completion.code = fault.code;
+    completion.error = fault.error;
+  } else if (file == files_.end()) {
+    completion.code = absl::StatusCode::kNotFound;
+    completion.error = ENOENT;
+  } else if (fault.kind == Fault::Kind::kShort ||
+             file->second.size() < request.offset + request.length) {
+    completion.code = absl::StatusCode::kDataLoss;
+  }
+  if (completion.code == absl::StatusCode::kOk) {
+    std::memcpy(request.buffer, file->second.data() + request.offset, request.length);
+    if (fault.kind == Fault::Kind::kCorrupt) {
+      request.buffer[fault.at % request.length] ^= std::byte{0xff};
+    }
+    stats_.bytes_read.Add(request.length);
+  } else if (completion.code != absl::StatusCode::kNotFound) {
+    stats_.read_errors.Add();
+  }
+  return completion;
+}
+
+tier::Completion FakeTier::FinishWrite(const tier::WriteRequest& request, const Fault& fault) {
+  tier::Completion completion = Begin(tier::Completion::Kind::kWrite, request.ticket);
+  if (fault.kind == Fault::Kind::kError) {
+    completion.code = fault.code;
+    completion.error = fault.error;
+    stats_.write_errors.Add();
+    return completion;
+  }
+  std::vector<std::byte> bytes(request.header.begin(), request.header.end());
+  for (const auto& piece : request.pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
+  if (fault.kind == Fault::Kind::kCorrupt) bytes[fault.at % bytes.size()] ^= std::byte{0xff};
+  stats_.bytes_written.Add(bytes.size());
+  const auto [file, published] = files_.emplace(*request.path, std::move(bytes));
+  if (!published) {
+    const std::vector<std::byte>& there = file->second;
+    completion.code = absl::StatusCode::kAlreadyExists;
+    completion.error = EEXIST;
+    const size_t header = std::min<size_t>(there.size(), tier::kBlockBytes);
+    completion.existing_header.assign(there.data(), there.data() + header);
+    completion.existing_bytes = there.size();
+  }
+  return completion;
+}
+
+tier::Completion FakeTier::FinishSetAside(tier::SetAsideRequest& request) {
+  const auto file = files_.find(*request.path);
+  if (file != files_.end() && request.damaged(FileOf(file->second).get())) files_.erase(file);
+  return Begin(tier::Completion::Kind::kSetAside, request.ticket);
+}
+
+}  // namespace kvstream::test

@@ -1,0 +1,140 @@
+// A tier of simulators and tests: files in memory, time as an argument, faults on demand. It keeps
+// the contract of tier.h (tests/tier/tier_contract_test.cc runs the same body over it), and the
+// same calls at the same times give the same completions in the same order.
+//
+// Each direction is a pipe: requests move their bytes one after the other at the pipe's rate, then
+// wait for the latency, which they do side by side. What a request sees and does to the files, and
+// to its buffer, happens at its completion.
+//
+// Thread rule: one thread. Nothing completes inside a call; completions come out of AdvanceTo and
+// Stop. The sink may call back.
+// Ownership: borrows the sink. A read that never completes never touches its buffer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/tier/tier.h"
+
+namespace kvstream::test {
+
+class FakeTier final : public tier::Tier {
+ public:
+  struct Fault {
+    enum class Kind : uint8_t {
+      kNone,
+      // Completes with `code`.
+      kError,
+      // Never completes.
+      kNever,
+      // A read gives other bytes in the byte at `at`; a write publishes them.
+      kCorrupt,
+      // The file ends early: kDataLoss. Reads only.
+      kShort,
+    };
+    Kind kind = Kind::kNone;
+    absl::StatusCode code = absl::StatusCode::kUnavailable;
+    int error = 0;
+    uint64_t at = 0;
+  };
+
+  struct Options {
+    // Only id and name matter.
+    tier::TierOptions tier;
+    // Bytes per second; 0 stands still.
+    uint64_t read_rate = kGiB;
+    uint64_t write_rate = kGiB;
+    // Each request waits latency plus a random share of jitter.
+    TimeNs latency = 100 * kMicrosecond;
+    TimeNs jitter = 0;
+    uint64_t seed = 1;
+    // Asked once for each request, as it is accepted.
+    std::function<Fault(const tier::ReadRequest&)> read_fault = nullptr;
+    std::function<Fault(const tier::WriteRequest&)> write_fault = nullptr;
+  };
+
+  FakeTier(Options options, tier::CompletionSink* sink);
+
+  const tier::TierOptions& options() const override { return options_.tier; }
+  const tier::TierFacts& facts() const override { return facts_; }
+  const tier::TierStats& stats() const override { return stats_; }
+
+  void Read(std::span<const tier::ReadRequest> requests) override;
+  void Write(tier::WriteRequest request) override;
+  void SetAside(tier::SetAsideRequest request) override;
+  // Advances to `deadline`, or until nothing is left.
+  [[nodiscard]] bool Stop(TimeNs deadline) override;
+
+  // When the next completion comes; kNever if none will.
+  TimeNs NextEventAt() const;
+  // Lets time pass, completing what is due. REQUIRES: now is not before the last one.
+  void AdvanceTo(TimeNs now);
+  TimeNs now() const { return now_; }
+
+  // From now on; also for requests that are under way.
+  void SetReadRate(uint64_t bytes_per_second) { reads_.SetRate(bytes_per_second, now_); }
+  void SetWriteRate(uint64_t bytes_per_second) { writes_.SetRate(bytes_per_second, now_); }
+
+  // The published files, for tests to look at and to damage.
+  std::map<std::string, std::vector<std::byte>>& files() { return files_; }
+
+ private:
+  using Job = std::function<tier::Completion()>;
+
+  // Moves the bytes of one request after the other.
+  class Pipe {
+   public:
+    explicit Pipe(uint64_t rate) : rate_(rate) {}
+
+    void SetRate(uint64_t rate, TimeNs now);
+    void Push(uint64_t bytes, uint64_t job, TimeNs now);
+    // When the first request has moved its bytes; kNever if none will.
+    TimeNs FrontDoneAt() const;
+    // Takes the first request off. REQUIRES: `now` is FrontDoneAt().
+    uint64_t Pop(TimeNs now);
+
+   private:
+    struct Item {
+      uint64_t job;
+      // Byte-nanoseconds per second left to move, so that a rate change loses nothing.
+      unsigned __int128 work;
+    };
+
+    uint64_t rate_;
+    // When the front's work was last brought up to date.
+    TimeNs since_ = 0;
+    std::deque<Item> items_;
+  };
+
+  void Accept(Pipe* pipe, uint64_t bytes, Fault::Kind fault, Job job);
+  TimeNs Latency();
+  tier::Completion FinishRead(const tier::ReadRequest& request, const Fault& fault);
+  tier::Completion FinishWrite(const tier::WriteRequest& request, const Fault& fault);
+  tier::Completion FinishSetAside(tier::SetAsideRequest& request);
+  tier::Completion Begin(tier::Completion::Kind kind, Ticket ticket) const;
+
+  Options options_;
+  tier::CompletionSink& sink_;
+  tier::TierFacts facts_;
+  tier::TierStats stats_;
+  std::mt19937_64 random_;
+
+  TimeNs now_ = 0;
+  Pipe reads_;
+  Pipe writes_;
+  uint64_t jobs_ = 0;
+  std::map<uint64_t, Job> running_;
+  // Jobs that wait for their latency only, by the time of their completion.
+  std::map<std::pair<TimeNs, uint64_t>, uint64_t> due_;
+  std::map<std::string, std::vector<std::byte>> files_;
+};
+
+}  // namespace kvstream::test

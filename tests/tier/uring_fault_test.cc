@@ -1,0 +1,209 @@
+// What a kernel may answer: short results, errors that pass, errors that do not. A hook between
+// the ring and the tier says so in its stead.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/base/clock.h"
+#include "server/tier/uring_tier.h"
+#include "tests/tier/tier_harness.h"
+
+namespace kvstream::tier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+using Kind = Operation::Kind;
+
+class UringFaultTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kPayload = 64 * kBlockBytes;
+
+  // `answer` gets each result of an operation of `kind`, counted from 0, and may change it.
+  void Open(Kind kind, std::function<int32_t(int nth, const Operation&, int32_t result)> answer) {
+    TierOptions options;
+    options.name = "test";
+    options.root = folder_.path();
+    options.io_bytes = 8 * kBlockBytes;
+    auto tier = UringTier::Open(
+        options, {}, &recorder_,
+        [this, kind, answer = std::move(answer)](const Operation& operation, int32_t result) {
+          if (operation.kind != kind) return result;
+          std::lock_guard lock(mu_);
+          return answer(seen_++, operation, result);
+        });
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    tier_ = *std::move(tier);
+  }
+
+  Completion Write() {
+    tier_->Write({.ticket = {},
+                  .path = &path_,
+                  .header = file_.Part(0, kBlockBytes),
+                  .pieces = {file_.Part(kBlockBytes, kPayload)}});
+    recorder_.Await(++awaited_);
+    return recorder_.completions().back();
+  }
+  Completion Read() {
+    const ReadRequest read{{}, &path_, 0, copy_.size(), copy_.data()};
+    tier_->Read({&read, 1});
+    recorder_.Await(++awaited_);
+    return recorder_.completions().back();
+  }
+  int seen() {
+    std::lock_guard lock(mu_);
+    return seen_;
+  }
+
+  void TearDown() override { EXPECT_TRUE(tier_->Stop(Now() + 60 * kSecond)); }
+
+  TemporaryFolder folder_;
+  Recorder recorder_;
+  const std::string path_ = "v1/aa/bb/cc/file.kv";
+  const Blocks file_ = Blocks::Pattern(kBlockBytes + kPayload, 4);
+  const Blocks copy_{kBlockBytes + kPayload};
+  size_t awaited_ = 0;
+  std::mutex mu_;
+  int seen_ = 0;
+  std::unique_ptr<Tier> tier_;
+};
+
+TEST_F(UringFaultTest, ShortReadGoesOnWhereItStopped) {
+  // Not even whole blocks come, which direct I/O could not go on from.
+  Open(Kind::kRead, [](int, const Operation& operation, int32_t result) {
+    return operation.length > kBlockBytes ? static_cast<int32_t>(kBlockBytes) + 100 : result;
+  });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  ASSERT_EQ(Read().code, absl::StatusCode::kOk);
+  EXPECT_EQ(copy_.Copy(), file_.Copy());
+  EXPECT_GT(tier_->stats().short_reads_resumed.Get(), 0u);
+  EXPECT_EQ(tier_->stats().bytes_read.Get(), file_.size());
+}
+
+TEST_F(UringFaultTest, EarlyEndOfFileIsDataLoss) {
+  Open(Kind::kRead,
+       [](int nth, const Operation&, int32_t result) { return nth == 3 ? 0 : result; });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  EXPECT_EQ(Read().code, absl::StatusCode::kDataLoss);
+  EXPECT_EQ(tier_->stats().read_errors.Get(), 1u);
+  EXPECT_EQ(Read().code, absl::StatusCode::kOk);
+}
+
+TEST_F(UringFaultTest, ErrorsThatPassAreTriedAgain) {
+  Open(Kind::kRead, [](int nth, const Operation&, int32_t result) {
+    return nth == 0 ? -EAGAIN : nth == 1 ? -EINTR : nth == 2 ? -EBUSY : result;
+  });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  ASSERT_EQ(Read().code, absl::StatusCode::kOk);
+  EXPECT_EQ(copy_.Copy(), file_.Copy());
+  EXPECT_EQ(tier_->stats().retries.Get(), 3u);
+}
+
+TEST_F(UringFaultTest, TryingAgainEnds) {
+  Open(Kind::kOpen, [](int, const Operation& operation, int32_t result) {
+    if ((operation.open_flags & O_CREAT) != 0) return result;
+    if (result >= 0) close(result);
+    return -EAGAIN;
+  });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  const Completion completion = Read();
+  EXPECT_EQ(completion.code, absl::StatusCode::kUnavailable);
+  EXPECT_EQ(completion.error, EAGAIN);
+  EXPECT_EQ(tier_->stats().retries.Get(), RingLoop::kRetriesMax);
+}
+
+TEST_F(UringFaultTest, FailedReadCompletesAfterItsLastPiece) {
+  Open(Kind::kRead, [](int nth, const Operation&, int32_t result) {
+    // All nine pieces were in flight when the first failed.
+    return nth == 0 || nth == 5 ? -EIO : result;
+  });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  const Completion completion = Read();
+  EXPECT_EQ(completion.code, absl::StatusCode::kUnavailable);
+  EXPECT_EQ(completion.error, EIO);
+  EXPECT_EQ(seen(), 9);
+  EXPECT_EQ(recorder_.count(), 2u);
+  EXPECT_EQ(tier_->stats().read_errors.Get(), 1u);
+  // Its descriptor was dropped, and the next read opens the file again.
+  EXPECT_EQ(tier_->stats().open_files.Get(), 0u);
+  EXPECT_EQ(Read().code, absl::StatusCode::kOk);
+  EXPECT_EQ(copy_.Copy(), file_.Copy());
+}
+
+TEST_F(UringFaultTest, StaleHandleIsReopenedOnce) {
+  Open(Kind::kRead,
+       [](int nth, const Operation&, int32_t result) { return nth == 4 ? -ESTALE : result; });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  ASSERT_EQ(Read().code, absl::StatusCode::kOk);
+  EXPECT_EQ(copy_.Copy(), file_.Copy());
+  EXPECT_EQ(seen(), 18);
+}
+
+TEST_F(UringFaultTest, StaleHandleThatStaysIsNotFound) {
+  Open(Kind::kRead, [](int, const Operation&, int32_t) { return -ESTALE; });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  const Completion completion = Read();
+  EXPECT_EQ(completion.code, absl::StatusCode::kNotFound);
+  EXPECT_EQ(completion.error, ESTALE);
+  EXPECT_EQ(tier_->stats().read_errors.Get(), 0u);
+}
+
+TEST_F(UringFaultTest, ShortWriteGoesOnWhereItStopped) {
+  Open(Kind::kWrite, [](int, const Operation& operation, int32_t result) {
+    return operation.length > 2 * kBlockBytes ? static_cast<int32_t>(kBlockBytes) + 1 : result;
+  });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  ASSERT_EQ(Read().code, absl::StatusCode::kOk);
+  EXPECT_EQ(copy_.Copy(), file_.Copy());
+}
+
+TEST_F(UringFaultTest, FullDeviceLeavesNothingBehind) {
+  Open(Kind::kWrite,
+       [](int nth, const Operation&, int32_t result) { return nth == 4 ? -ENOSPC : result; });
+  const Completion completion = Write();
+  EXPECT_EQ(completion.code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(completion.error, ENOSPC);
+  EXPECT_THAT(folder_.Files(), IsEmpty());
+  EXPECT_EQ(tier_->stats().write_errors.Get(), 1u);
+  EXPECT_EQ(Write().code, absl::StatusCode::kOk);
+}
+
+TEST_F(UringFaultTest, FailedCloseIsAFailedWrite) {
+  Open(Kind::kClose,
+       [](int nth, const Operation&, int32_t result) { return nth == 0 ? -EIO : result; });
+  EXPECT_EQ(Write().error, EIO);
+  EXPECT_THAT(folder_.Files(), IsEmpty());
+}
+
+TEST_F(UringFaultTest, FailedLinkLeavesNothingBehind) {
+  Open(Kind::kLink, [this](int, const Operation&, int32_t) {
+    std::filesystem::remove(folder_.path() + "/" + path_);
+    return -EMLINK;
+  });
+  EXPECT_EQ(Write().error, EMLINK);
+  EXPECT_THAT(folder_.Files(), IsEmpty());
+}
+
+TEST_F(UringFaultTest, ExistingFileThatCannotBeReadIsStillAnAnswer) {
+  Open(Kind::kRead, [](int, const Operation&, int32_t) { return -EIO; });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  const Completion completion = Write();
+  EXPECT_EQ(completion.code, absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(completion.existing_header, IsEmpty());
+  EXPECT_EQ(completion.existing_bytes, file_.size());
+  EXPECT_THAT(folder_.Files(), ElementsAre(path_));
+}
+
+}  // namespace
+}  // namespace kvstream::tier
