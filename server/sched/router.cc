@@ -30,7 +30,8 @@ absl::StatusCode Worse(absl::StatusCode a, absl::StatusCode b) {
 Router::Router(const RouterOptions& options, SlotAllocator* slots)
     : options_(options), slots_(slots) {
   KV_CHECK(!options.lanes.empty() && options.lanes.size() <= kTiersMax);
-  for (uint32_t i = 0; i < options.lanes.size(); ++i) lanes_.emplace_back(TierId{i}, options.lanes[i]);
+  for (uint32_t i = 0; i < options.lanes.size(); ++i)
+    lanes_.emplace_back(TierId{i}, options.lanes[i]);
   queued_.resize(lanes_.size());
   hedges_.resize(lanes_.size());
   turns_.resize(lanes_.size());
@@ -98,7 +99,8 @@ void Router::Begin(Step* step) {
 void Router::StartItem(Batch* batch, const ItemRef& ref) {
   ItemState& item = batch->requests[ref.request].items[ref.item];
   if (item.source >= item.spec.sources.size()) {
-    Decide(batch, ref, item.code == absl::StatusCode::kOk ? absl::StatusCode::kNotFound : item.code);
+    Decide(batch, ref,
+           item.code == absl::StatusCode::kOk ? absl::StatusCode::kNotFound : item.code);
     return;
   }
   const Source& source = item.spec.sources[item.source];

@@ -220,7 +220,8 @@ void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code) {
       if (fetch.segments[s].stage == Stage::kQueued) queued_[tier.value] -= 1;
     }
     fetch.tiers.Remove(tier);
-    for (uint32_t s = segments; s-- > 0;) {  // Last first, so that they stand in order at the front.
+    for (uint32_t s = segments;
+         s-- > 0;) {  // Last first, so that they stand in order at the front.
       // Entries under the old set of holders are dropped when met; these take their place.
       if (fetch.segments[s].stage == Stage::kQueued) PushToWaiters(fetch, s, /*front=*/true);
     }
@@ -231,9 +232,9 @@ void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code) {
 void Router::Reconsider(Fetch& fetch, uint32_t s) {
   SegmentState& segment = fetch.segments[s];
   if (segment.stage == Stage::kCopying) return;
-  const bool read_coming = std::any_of(
-      segment.reads.begin(), segment.reads.end(),
-      [this](uint32_t r) { return lanes_[reads_[r].tier.value].usable(); });
+  const bool read_coming =
+      std::any_of(segment.reads.begin(), segment.reads.end(),
+                  [this](uint32_t r) { return lanes_[reads_[r].tier.value].usable(); });
   if (!Wanted(fetch, s)) {
     SetStage(fetch, s, segment.reads.empty() ? Stage::kIdle : Stage::kReading);
   } else if (read_coming) {
@@ -322,7 +323,8 @@ void Router::FreeRead(uint32_t index) {
   Read& read = reads_[index];
   slots_->Free(read.slot);
   read_of_.erase(read.ticket);
-  read = Read{};
+  read.items.clear();
+  read.orphan = false;
   free_reads_.push_back(index);
 }
 

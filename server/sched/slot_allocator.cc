@@ -53,8 +53,9 @@ BuddyArena::BuddyArena(uint64_t begin, uint64_t bytes)
 
 uint32_t BuddyArena::OrderOf(uint64_t bytes) {
   KV_CHECK(bytes > 0 && bytes <= kBlockMax);
-  return static_cast<uint32_t>(std::countr_zero(std::bit_ceil(bytes < kBlockMin ? kBlockMin : bytes)) -
-                               std::countr_zero(kBlockMin));
+  return static_cast<uint32_t>(
+      std::countr_zero(std::bit_ceil(bytes < kBlockMin ? kBlockMin : bytes)) -
+      std::countr_zero(kBlockMin));
 }
 
 std::optional<Slot> BuddyArena::Allocate(uint64_t bytes) {

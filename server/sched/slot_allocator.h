@@ -2,7 +2,8 @@
 //
 // The pool is two arenas. Reads take from the reserved arena first, then from the shared one;
 // writes take from the shared one alone. So reads always have an arena that only reads can
-// fragment, and a read in flight ends without waiting for any other slot: admission cannot deadlock.
+// fragment, and a read in flight ends without waiting for any other slot: admission cannot
+// deadlock.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,8 @@ class RouterTest : public ::testing::Test {
 
   static RouterOptions Options() {
     RouterOptions options;
-    options.lanes = {LaneOptions{4 * kSegment, 2 * kSegment}, LaneOptions{4 * kSegment, 2 * kSegment}};
+    options.lanes = {LaneOptions{4 * kSegment, 2 * kSegment},
+                     LaneOptions{4 * kSegment, 2 * kSegment}};
     options.hedge_after = 100 * kMillisecond;
     return options;
   }

@@ -77,7 +77,8 @@ TEST(RouterQualityTest, OneToFourTiersFinishNearTheirSum) {
     sum += rate;
     SimWorld world(WorldOf(tiers));
     world.AdmitAt(0, Chunks(1, 150, all));
-    EXPECT_LE(SecondsFor(world, 1), 1.10 * Bytes(150) / sum + Bytes(1) / sum) << tiers.size() << " tiers";
+    EXPECT_LE(SecondsFor(world, 1), 1.10 * Bytes(150) / sum + Bytes(1) / sum)
+        << tiers.size() << " tiers";
   }
 }
 
@@ -192,9 +193,9 @@ TEST(RouterQualityTest, SegmentsOfOneTierAloneAreReadFirst) {
   uint64_t alone = 0;
   for (const auto& read : world.reads()) {
     if (read.command.tier != TierId{1}) continue;
-    const bool exclusive = std::any_of(
-        spec.requests[0].begin() + 60, spec.requests[0].end(),
-        [&](const Item& i) { return i.sources[0].content == read.command.content; });
+    const bool exclusive =
+        std::any_of(spec.requests[0].begin() + 60, spec.requests[0].end(),
+                    [&](const Item& i) { return i.sources[0].content == read.command.content; });
     (exclusive ? alone : shared) += 1;
     if (exclusive) {
       EXPECT_EQ(shared, 0u) << "a shared segment went before one that has no choice";
@@ -260,7 +261,8 @@ TEST(RouterQualityTest, StepLargerThanThePoolRunsNearTheTiersSum) {
   options.pool_bytes = options.reserved_bytes = 96 * kMiB;
   SimWorld world(options);
   world.AdmitAt(0, Chunks(1, 150, Tiers({0, 1})));
-  EXPECT_LE(SecondsFor(world, 1), 1.10 * Bytes(150) / (kFastRate + kSlowRate) + Bytes(1) / kSlowRate);
+  EXPECT_LE(SecondsFor(world, 1),
+            1.10 * Bytes(150) / (kFastRate + kSlowRate) + Bytes(1) / kSlowRate);
 }
 
 TEST(RouterQualityTest, StepRunsInAPoolOfOneSegment) {

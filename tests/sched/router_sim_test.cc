@@ -1,11 +1,11 @@
 // The router in simulated worlds. KVSTREAM_SEEDS says how many seeds to try, KVSTREAM_SEED replays
 // one.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-
-#include <unistd.h>
 
 #include "gtest/gtest.h"
 #include "tests/support/sim_batches.h"

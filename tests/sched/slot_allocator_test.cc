@@ -12,9 +12,7 @@
 namespace kvstream::sched {
 namespace {
 
-uint64_t Rounded(uint64_t bytes) {
-  return std::bit_ceil(std::max(bytes, BuddyArena::kBlockMin));
-}
+uint64_t Rounded(uint64_t bytes) { return std::bit_ceil(std::max(bytes, BuddyArena::kBlockMin)); }
 
 // The slots that are out, and what must hold of them.
 class NaiveArena {
@@ -126,7 +124,8 @@ TEST(BuddyArenaTest, AgreesWithANaiveModelForEverySeed) {
 }
 
 TEST(BuddyArenaTest, CoalescesToTheFullArenaAtOddSizes) {
-  for (const uint64_t bytes : {4096u, 12'288u, 1'000'000u, 7'340'032u, 134'217'727u, 201'330'688u}) {
+  for (const uint64_t bytes :
+       {4096u, 12'288u, 1'000'000u, 7'340'032u, 134'217'727u, 201'330'688u}) {
     SCOPED_TRACE(bytes);
     BuddyArena arena(8192, bytes);
     std::vector<Slot> pieces;

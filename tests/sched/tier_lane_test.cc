@@ -81,32 +81,48 @@ TEST(TierLaneTest, RateFollowsABusyTier) {
   EXPECT_NEAR(lane.rate(), 5e5, 1e4);
 }
 
-TEST(TierLaneTest, FullQuarantineOfALateTierTakesItOut) {
+// With this much in flight that nobody waits for.
+TierLane Orphaned(uint64_t bytes) {
   TierLane lane = Lane(8 * kMiB, 4 * kMiB);
-  lane.Quarantine(4 * kMiB);
+  lane.Began(bytes, kStart);
+  lane.Quarantine(bytes);
+  return lane;
+}
+
+TEST(TierLaneTest, FullQuarantineOfALateTierTakesItOut) {
+  TierLane lane = Orphaned(4 * kMiB);
   EXPECT_FALSE(lane.UpdateChoked(true)) << "full, not over";
-  lane.Quarantine(1);
+  lane.Began(4096, kStart);
+  lane.Quarantine(4096);
   EXPECT_TRUE(lane.UpdateChoked(true));
   EXPECT_FALSE(lane.usable());
   EXPECT_FALSE(lane.UpdateChoked(true)) << "said once";
 }
 
 TEST(TierLaneTest, FullQuarantineOfATierInTimeIsNoFault) {
-  TierLane lane = Lane(8 * kMiB, 4 * kMiB);
-  lane.Quarantine(8 * kMiB);
+  TierLane lane = Orphaned(8 * kMiB);
   EXPECT_FALSE(lane.UpdateChoked(false));
   EXPECT_TRUE(lane.usable());
 }
 
-TEST(TierLaneTest, ChokedTierComesBackAtHalfTheLimit) {
-  TierLane lane = Lane(8 * kMiB, 4 * kMiB);
-  lane.Quarantine(6 * kMiB);
+TEST(TierLaneTest, ChokedTierComesBackWithHalfTheLimitInFlight) {
+  TierLane lane = Orphaned(6 * kMiB);
   ASSERT_TRUE(lane.UpdateChoked(true));
   lane.Unquarantine(3 * kMiB);
+  lane.Ended(3 * kMiB, true, kStart + kSecond);
   EXPECT_FALSE(lane.UpdateChoked(false)) << "below the limit, above its half";
   lane.Unquarantine(kMiB);
+  lane.Ended(kMiB, true, kStart + kSecond);
   EXPECT_TRUE(lane.UpdateChoked(false));
   EXPECT_TRUE(lane.usable());
+}
+
+TEST(TierLaneTest, NewWaiterForAStuckReadDoesNotBringItsTierBack) {
+  TierLane lane = Orphaned(6 * kMiB);
+  ASSERT_TRUE(lane.UpdateChoked(true));
+  lane.Unquarantine(6 * kMiB);  // All of it is wanted again, and none of it has come.
+  EXPECT_FALSE(lane.UpdateChoked(true));
+  EXPECT_FALSE(lane.usable());
 }
 
 TEST(TierLaneTest, HeldOutTierStaysOutWhateverItsQuarantine) {

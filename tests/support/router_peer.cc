@@ -128,9 +128,8 @@ std::string RouterPeer::CheckBatches(const Router& router) {
         const auto at = router.fetch_of_.find(source.content);
         if (at == router.fetch_of_.end()) return "an open item waits for nothing";
         const auto& waiters = router.fetches_[at->second].waiters;
-        if (std::none_of(waiters.begin(), waiters.end(), [ref = ItemRef{id, r, i}](const auto& w) {
-              return w.ref == ref;
-            })) {
+        if (std::none_of(waiters.begin(), waiters.end(),
+                         [ref = ItemRef{id, r, i}](const auto& w) { return w.ref == ref; })) {
           return "an open item does not wait for its content";
         }
       }

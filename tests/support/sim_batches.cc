@@ -120,7 +120,8 @@ void AddRandomBatches(SimRandom& random, const std::vector<Stored>& store, SimWo
     if (random.Chance(0.6)) spec.deadline = at + RandomTime(random, 0, 3 * kSecond);
     spec.requests.resize(spec.joint ? random.Between(1, 2) : random.Between(1, 6));
     for (auto& items : spec.requests) {
-      for (uint64_t n = random.Between(1, 6); n > 0; --n) items.push_back(RandomItem(random, store));
+      for (uint64_t n = random.Between(1, 6); n > 0; --n)
+        items.push_back(RandomItem(random, store));
     }
     world->AdmitAt(at, std::move(spec));
     if (random.Chance(cancel_chance)) {

@@ -8,9 +8,7 @@
 namespace kvstream::sched {
 namespace {
 
-uint64_t Rounded(uint64_t bytes) {
-  return std::bit_ceil(std::max(bytes, BuddyArena::kBlockMin));
-}
+uint64_t Rounded(uint64_t bytes) { return std::bit_ceil(std::max(bytes, BuddyArena::kBlockMin)); }
 
 }  // namespace
 

@@ -108,7 +108,7 @@ class SimChecker {
     uint32_t reads = 0;
   };
   struct ContentModel {
-    TierSet tiers;   // Of all its sources ever named.
+    TierSet tiers;  // Of all its sources ever named.
     ChunkShape shape;
     TierSet failed;  // Since it last had a use.
     TierSet trouble;
@@ -139,7 +139,7 @@ class SimChecker {
   uint64_t open_batches_ = 0;
   absl::flat_hash_map<ContentId, ContentModel> contents_;
   absl::flat_hash_map<Ticket, ReadModel> reads_;
-  std::vector<Ticket> landed_;  // In this event: freed unless copied.
+  std::vector<Ticket> landed_;        // In this event: freed unless copied.
   std::map<uint64_t, Holding> held_;  // By offset.
   uint64_t held_bytes_ = 0;
   uint64_t order_ = 0;  // Numbers events and commands.

@@ -20,7 +20,8 @@ void SimChecker::On(const ReadSegment& command, TimeNs) {
     return Fail("a read of something that nobody asked for");
   }
   LaneModel& lane = lanes_[command.tier.value];
-  if (!content->second.tiers.Has(command.tier)) return Fail("a read from a tier without the content");
+  if (!content->second.tiers.Has(command.tier))
+    return Fail("a read from a tier without the content");
   if (!lane.in_service || lane.choked) return Fail("a read from a tier that is out of service");
   if (command.slot.bytes != content->second.shape.PaddedBytesOf(command.segment)) {
     return Fail("a slot of another size than its segment");
