@@ -3,9 +3,9 @@
 together.
 
 Makes two ext4 file systems on loop devices, starts kvstreamd on them in a block-throttled cgroup,
-stores the step once unthrottled, then reads it back in rounds at the given rates. Between the rounds
-fio reads each tier alone at the same rate and block size, so that the bound rests on what raw reads
-got in the same run. Needs root, fio, e2fsprogs and a cgroup v1 blkio controller; everything it makes
+stores the step once unthrottled, then reads it back in rounds at the given rates. Before each round
+fio reads the tiers at the same rates, block size and depth, each alone and both at once, so that one
+sees whether the machine's own disk delivers the set rates. Needs root, fio, e2fsprogs and a cgroup v1 blkio controller; everything it makes
 is removed at the end. Output: one JSON object a line, then a table.
 """
 
@@ -31,11 +31,15 @@ def run(*command, **options):
     return subprocess.run(command, check=True, text=True, capture_output=True, **options).stdout
 
 
-def make_tier(stack, folder, name, size_mib):
+def make_tier(stack, folder, name, args):
     """A mounted ext4 of its own loop device; returns mount point and device number."""
     image = folder / f"{name}.img"
+    size = (args.gib * 1024 * 9 // 8 + 256) * MIB
     with open(image, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size_mib * MIB)
+        if args.sparse:
+            file.truncate(size)
+        else:
+            os.posix_fallocate(file.fileno(), 0, size)
     device = run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
     stack.callback(run, "losetup", "--detach", device)
     run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
@@ -93,18 +97,23 @@ def step(args, socket, *more):
     return json.loads(line)
 
 
-def raw_rate(group, mount, args):
-    """MiB/s that fio gets from one tier alone, reading chunk files as the daemon does."""
-    files = [str(p) for p in sorted(mount.glob("v1/*/*/*/*.kv"))][:args.raw_files]
-    command = ["fio", "--name=raw", "--rw=read", "--direct=1", "--ioengine=io_uring",
-               f"--bs={args.io_kib}k", "--iodepth=16", "--output-format=json", "--time_based",
-               f"--runtime={args.raw_seconds}", "--filename=" + ":".join(files)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
-                          preexec_fn=lambda: (group / "cgroup.procs").write_text(
-                              str(os.getpid()))) as fio:
-        out = fio.communicate()[0]
-    read = json.loads(out[out.index("{"):])["jobs"][0]["read"]
-    return read["bw_bytes"] / MIB
+def raw_rates(group, mounts, args):
+    """MiB/s that fio gets from each of the tiers, read at the same time, as the daemon reads them."""
+    readers = []
+    for mount in mounts:
+        command = ["fio", "--name=raw", "--rw=read", "--direct=1", "--ioengine=io_uring",
+                   f"--bs={args.io_kib}k", f"--iodepth={args.window_mib * 1024 // args.io_kib}",
+                   "--output-format=json", "--time_based", f"--runtime={args.raw_seconds}",
+                   f"--opendir={mount}/v1", "--file_service_type=sequential"]
+        reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        (group / "cgroup.procs").write_text(str(reader.pid))
+        readers.append(reader)
+    rates = []
+    for reader in readers:
+        out = reader.communicate()[0]
+        read = json.loads(out[out.index("{"):])["jobs"][0]["read"]
+        rates.append(round(read["bw_bytes"] / MIB, 1))
+    return rates
 
 
 def measure(args):
@@ -115,17 +124,18 @@ def measure(args):
         group = BLKIO / folder.name
         group.mkdir()
         stack.callback(group.rmdir)
-        size_mib = args.gib * 1024 * 9 // 8 + 256
-        devices = [make_tier(stack, folder, name, size_mib) for name in ("fast", "slow")]
+        devices = [make_tier(stack, folder, name, args) for name in ("fast", "slow")]
         socket = start_daemon(stack, group, folder, devices, args)
         step(args, socket, "--store")
         for number in range(args.rounds):
             throttle(group, devices, args.rates)
-            raw = [raw_rate(group, mount, args) for mount, _ in devices]
+            mounts = [mount for mount, _ in devices]
+            alone = [raw_rates(group, [mount], args)[0] for mount in mounts]
+            raw = raw_rates(group, mounts, args)
             row = step(args, socket)
             throttle(group, devices, (0, 0))
             bound = row["bytes"] / MIB / sum(args.rates)
-            row.update(bench="step", round=number, raw_mib_s=[round(r, 1) for r in raw],
+            row.update(bench="step", round=number, raw_mib_s=raw, raw_alone_mib_s=alone,
                        rates_mib_s=list(args.rates), bound_seconds=round(bound, 3),
                        above_bound_pct=round((row["seconds"] / bound - 1) * 100, 2),
                        above_raw_pct=round(
@@ -140,6 +150,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--dir", default="/var/tmp", help="where the images go")
+    parser.add_argument("--sparse", action="store_true",
+                        help="do not allocate the images beforehand; for --dir on a tmpfs")
     parser.add_argument("--gib", type=int, default=6, help="bytes of the step, GiB")
     parser.add_argument("--rates", type=lambda s: tuple(int(r) for r in s.split(",")),
                         default=(900, 300), help="MiB/s of the fast and the slow tier")
@@ -150,20 +162,23 @@ def main():
     parser.add_argument("--window-mib", type=int, default=32)
     parser.add_argument("--pool-mib", type=int, default=1024)
     parser.add_argument("--raw-seconds", type=int, default=4)
-    parser.add_argument("--raw-files", type=int, default=128)
     args = parser.parse_args()
     if os.geteuid() != 0 or not BLKIO.is_dir():
         sys.exit("throttled_step.py: needs root and a cgroup v1 blkio controller at " + str(BLKIO))
     results = measure(args)
     if any(row["above_bound_pct"] < -0.5 for row in results):
         sys.exit("a step faster than the bound by more than 0.5 %: the measurement is wrong")
-    above = [row["above_bound_pct"] for row in results]
-    print(f"\n{'round':>5} {'seconds':>8} {'bound':>7} {'above %':>8}  raw MiB/s")
+    print(f"\n{'round':>5} {'seconds':>8} {'bound':>7} {'above %':>8} {'above raw %':>12}  "
+          "raw MiB/s: both at once, each alone")
     for row in results:
         print(f"{row['round']:>5} {row['seconds']:>8.3f} {row['bound_seconds']:>7.3f} "
-              f"{row['above_bound_pct']:>8.2f}  {row['raw_mib_s']}")
-    print(f"median {statistics.median(above):.2f} % above the bound, "
-          f"{min(above):.2f} .. {max(above):.2f}")
+              f"{row['above_bound_pct']:>8.2f} {row['above_raw_pct']:>12.2f}  "
+              f"{row['raw_mib_s']} {row['raw_alone_mib_s']}")
+    for name, what in (("above_bound_pct", "the bound of the set rates"),
+                       ("above_raw_pct", "raw reads of both at once")):
+        above = [row[name] for row in results]
+        print(f"median {statistics.median(above):.2f} % above {what}, "
+              f"{min(above):.2f} .. {max(above):.2f}")
 
 
 if __name__ == "__main__":

@@ -42,10 +42,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
       options.connect_timeout);
   if (!handoff.ok()) return handoff.status();
   if ((*handoff)->welcome().protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        "open session: the daemon speaks protocol version " +
-        std::to_string((*handoff)->welcome().protocol_version()) + ", this client " +
-        std::to_string(kProtocolVersion));
+    return absl::FailedPreconditionError("open session: the daemon speaks protocol version " +
+                                         std::to_string((*handoff)->welcome().protocol_version()) +
+                                         ", this client " + std::to_string(kProtocolVersion));
   }
   std::unique_ptr<Client> client(new Client(options, *std::move(handoff)));
   if (auto s = client->Open(deadline); !s.ok()) return s;
@@ -72,14 +71,13 @@ absl::Status Client::Open(absl::Time deadline) {
   hello.set_client_name(options_.client_name);
   stream_ = std::make_unique<SessionStream>(
       stub_.get(), std::move(hello),
-      SessionStream::Callbacks{
-          [this](const v1::ServerMessage& message) { OnMessage(message); },
-          [this](const absl::Status& cause) {
-            operations_.StreamEnded(cause);
-            handoff_->HalfClose();
-            // Wakes Open, which may be waiting for a session that is refused.
-            absl::MutexLock lock(&mu_);
-          }});
+      SessionStream::Callbacks{[this](const v1::ServerMessage& message) { OnMessage(message); },
+                               [this](const absl::Status& cause) {
+                                 operations_.StreamEnded(cause);
+                                 handoff_->HalfClose();
+                                 // Wakes Open, which may be waiting for a session that is refused.
+                                 absl::MutexLock lock(&mu_);
+                               }});
   handoff_->Start([this] {
     operations_.HandoffEnded();
     stream_->Cancel();

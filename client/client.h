@@ -15,11 +15,11 @@
 // nothing to the new one.
 //
 // Thread rule: any thread. Calls block for at most a timeout of the options; operations run by
-// themselves. No method may be called, and no client destroyed, from an operation's callback, except
-// ReadStep, Store, Cancel, Release and ForwardBegan, which never block.
+// themselves. No method may be called, and no client destroyed, from an operation's callback,
+// except ReadStep, Store, Cancel, Release and ForwardBegan, which never block.
 // Ownership: owns the session. Operations and buffers may outlive it.
-// Errors: the words of kvstream.v1 (types.proto), as absl::Status. UNAVAILABLE and DEADLINE_EXCEEDED
-// also say that the daemon is gone or does not answer.
+// Errors: the words of kvstream.v1 (types.proto), as absl::Status. UNAVAILABLE and
+// DEADLINE_EXCEEDED also say that the daemon is gone or does not answer.
 #pragma once
 
 #include <atomic>
@@ -83,8 +83,8 @@ class Client {
 
   // Idempotent: the same namespace has the same id. `local_shards`: the shards whose ranks run on
   // this node; empty means all.
-  absl::StatusOr<NamespaceHandle> RegisterNamespace(const v1::Namespace& description,
-                                                    const std::vector<v1::LocalShards>& local_shards);
+  absl::StatusOr<NamespaceHandle> RegisterNamespace(
+      const v1::Namespace& description, const std::vector<v1::LocalShards>& local_shards);
 
   // Memory that the daemon makes. RESOURCE_EXHAUSTED past the session's limits.
   absl::StatusOr<HostBuffer> CreateHostBuffer(uint64_t bytes);

@@ -136,7 +136,8 @@ absl::Status HandoffConnection::TakeWelcome(absl::Time deadline) {
     return FromCode(answer.reply.code(), "connect to " + path_, answer.reply.message());
   }
   if (!answer.reply.has_welcome()) {
-    return absl::FailedPreconditionError("connect to " + path_ + ": the first packet is no welcome");
+    return absl::FailedPreconditionError("connect to " + path_ +
+                                         ": the first packet is no welcome");
   }
   welcome_ = answer.reply.welcome();
   return absl::OkStatus();

@@ -2,9 +2,10 @@
 // into it and stored out of it.
 //
 // Thread rule: one thread at a time; the bytes are the caller's to guard.
-// Ownership: move-only; unmaps at its end. That ends only this mapping: the daemon has its own until
-// Client::DropHostBuffer or the session's end, so unmapping early can corrupt nothing. After a lost
-// session the memory stays mapped and readable, and its number means nothing to a new session.
+// Ownership: move-only; unmaps at its end. That ends only this mapping: the daemon has its own
+// until Client::DropHostBuffer or the session's end, so unmapping early can corrupt nothing. After
+// a lost session the memory stays mapped and readable, and its number means nothing to a new
+// session.
 #pragma once
 
 #include <cstddef>

@@ -12,8 +12,8 @@ namespace {
 constexpr Command kCommands[] = {
     {"status", "", "Tells what the daemon is doing", "", RunStatus},
     {"put", "--namespace NAME --key TEXT FILE", "Stores a file as one chunk",
-     "\nThe namespace is made of NAME and the file's size, the chunk's key is the XXH3-128 digest of\n"
-     "TEXT. A key that exists already keeps its bytes.\n",
+     "\nThe namespace is made of NAME and the file's size; the chunk's key is the XXH3-128\n"
+     "digest of TEXT. A key that exists already keeps its bytes.\n",
      RunPut},
     {"get", "--namespace NAME --key TEXT --bytes SIZE [--out FILE]", "Reads a chunk back",
      "\nSIZE is the size of the file that was put. A miss ends with exit code 1.\n", RunGet},
@@ -21,10 +21,11 @@ constexpr Command kCommands[] = {
      "\nThe keys are taken as the chunks of one prefix, in their order.\n", RunLookup},
     {"replay", "(--trace FILE | --generate N) [options]",
      "Replays a request trace as an engine would, and verifies every byte that it reads",
-     "\nEach request is looked up; the chunks that hit are read and verified; then, as after a forward\n"
-     "pass, the rest is stored. Chunks hold what their ids say, so a wrong byte tells its origin. When\n"
-     "the daemon goes away, the replay waits for it, connects again and repeats the step.\n"
-     "The bytes of tiers are the daemon's own counters: other clients' reads and writes are in them.\n",
+     "\nEach request is looked up; the chunks that hit are read and verified; then, as after\n"
+     "a forward pass, the rest is stored. Chunks hold what their ids say, so a wrong byte\n"
+     "tells its origin. When the daemon goes away, the replay waits for it, connects again\n"
+     "and repeats the step. The bytes of tiers are the daemon's own counters: other clients'\n"
+     "reads and writes are in them.\n",
      RunReplay},
 };
 

@@ -14,8 +14,11 @@ struct Unit {
   std::string_view name;
   uint64_t bytes;
 };
-constexpr std::array kUnits = {Unit{"", 1}, Unit{"B", 1}, Unit{"KiB", uint64_t{1} << 10},
-                               Unit{"MiB", uint64_t{1} << 20}, Unit{"GiB", uint64_t{1} << 30},
+constexpr std::array kUnits = {Unit{"", 1},
+                               Unit{"B", 1},
+                               Unit{"KiB", uint64_t{1} << 10},
+                               Unit{"MiB", uint64_t{1} << 20},
+                               Unit{"GiB", uint64_t{1} << 30},
                                Unit{"TiB", uint64_t{1} << 40}};
 
 std::string Quoted(std::string_view text) { return std::string("\"").append(text).append("\""); }
@@ -33,8 +36,7 @@ std::optional<uint64_t> TakeNumber(std::string_view* text) {
 absl::Status CheckRange(uint64_t value, Range range) {
   if (value >= range.min && value <= range.max) return absl::OkStatus();
   return absl::InvalidArgumentError(std::to_string(value) + " is not within " +
-                                    std::to_string(range.min) + " .. " +
-                                    std::to_string(range.max));
+                                    std::to_string(range.min) + " .. " + std::to_string(range.max));
 }
 
 absl::Status Refuse(std::string_view name, std::string_view cause) {

@@ -1,5 +1,6 @@
-// Command line options as a table: what each is called, what its value is, and what it sets. Unknown
-// options are errors that name them. Both "--name VALUE" and "--name=VALUE" work; "--" ends options.
+// Command line options as a table: what each is called, what its value is, and what it sets.
+// Unknown options are errors that name them. Both "--name VALUE" and "--name=VALUE" work; "--" ends
+// options.
 //
 // Thread rule: one thread. Ownership: an option's target is the caller's and outlives the option.
 // Errors: INVALID_ARGUMENT with the option's name and what it takes.

@@ -8,20 +8,34 @@
 #include <cstdio>
 
 namespace kvstream {
+namespace {
+
+// A number, with a unit or without, or the dash that stands for none.
+bool IsQuantity(const std::string& cell) {
+  return cell == "-" || (!cell.empty() && std::isdigit(static_cast<unsigned char>(cell[0])));
+}
+
+}  // namespace
 
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
+  struct Column {
+    size_t width = 0;
+    bool right = true;
+  };
+  std::vector<Column> columns;
   for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    columns.resize(std::max(columns.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) {
+      columns[i].width = std::max(columns[i].width, row[i].size());
+      if (&row != &rows.front() && !IsQuantity(row[i])) columns[i].right = false;
+    }
   }
   std::string table;
   for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      const std::string pad(widths[i] - row[i].size(), ' ');
-      const bool right = !row[i].empty() && std::isdigit(static_cast<unsigned char>(row[i][0]));
-      line += (i == 0 ? "" : "  ") + (right ? pad + row[i] : row[i] + pad);
+      const std::string pad(columns[i].width - row[i].size(), ' ');
+      line += (i == 0 ? "" : "  ") + (columns[i].right ? pad + row[i] : row[i] + pad);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     table += line + "\n";

@@ -12,8 +12,8 @@
 
 namespace kvstream {
 
-// Rows of cells, each column as wide as its widest cell; the first row is the heading. A cell that
-// begins with a digit is aligned to the right.
+// Rows of cells, each column as wide as its widest cell; the first row is the heading. A column of
+// numbers alone is aligned to the right.
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 
 // Three digits and a unit, such as "1.50 GiB"; below 1 KiB exact.

@@ -32,9 +32,9 @@ absl::Status SessionStream::Send(v1::ClientMessage message) {
     absl::MutexLock lock(&mu_);
     if (closed_) return absl::UnavailableError("send on session stream: the stream has ended");
     if (queue_.size() >= kQueuedMessagesMax) {
-      return absl::ResourceExhaustedError("send on session stream: " +
-                                          std::to_string(kQueuedMessagesMax) +
-                                          " messages wait already");
+      return absl::ResourceExhaustedError(
+          "send on session stream: " + std::to_string(kQueuedMessagesMax) +
+          " messages wait already");
     }
     queue_.push_back(std::move(message));
     next = Decide();
@@ -96,9 +96,9 @@ void SessionStream::OnWriteDone(bool) {
 }
 
 void SessionStream::OnDone(const grpc::Status& status) {
-  callbacks_.on_end(
-      status.ok() ? absl::UnavailableError("use session stream: the daemon ended the stream")
-                  : FromGrpc(status, "use session stream"));
+  callbacks_.on_end(status.ok()
+                        ? absl::UnavailableError("use session stream: the daemon ended the stream")
+                        : FromGrpc(status, "use session stream"));
   absl::MutexLock lock(&mu_);
   done_ = true;
 }

@@ -70,9 +70,13 @@ ClientOptions ToClientOptions(const Globals& globals) {
   return options;
 }
 
-ExitCode CodeFor(const absl::Status& status, const Client& client) {
+ExitCode CodeForCall(const absl::Status& status, const Client& client) {
   const bool no_answer = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  return no_answer || !client.session_status().ok() ? kUnreachable : kFailed;
+  return no_answer ? kUnreachable : CodeForOperation(client);
+}
+
+ExitCode CodeForOperation(const Client& client) {
+  return client.session_status().ok() ? kFailed : kUnreachable;
 }
 
 absl::Status WaitForEnd(const Operation& operation, const Globals& globals) {

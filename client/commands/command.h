@@ -1,6 +1,6 @@
 // What the commands of kvstreamctl share: the options that all take, their exit codes, and how they
-// reach the daemon. Each command is a function of the options given so far and its own arguments; it
-// prints, and returns an exit code.
+// reach the daemon. Each command is a function of the options given so far and its own arguments;
+// it prints, and returns an exit code.
 //
 // Thread rule: one thread.
 #pragma once
@@ -60,8 +60,10 @@ int Fail(const Command& command, const absl::Status& status, ExitCode code);
 
 ClientOptions ToClientOptions(const Globals& globals);
 
-// kUnreachable when the session is lost or the daemon did not answer, otherwise kFailed.
-ExitCode CodeFor(const absl::Status& status, const Client& client);
+// After a failed call: kUnreachable when the daemon did not answer, otherwise kFailed.
+ExitCode CodeForCall(const absl::Status& status, const Client& client);
+// After a failed operation, which the daemon answered unless the session is lost.
+ExitCode CodeForOperation(const Client& client);
 
 // Waits for an operation's end, for what the daemon was given and some more. UNAVAILABLE when it
 // does not end.

@@ -21,26 +21,23 @@ struct GetOptions {
   uint64_t bytes = 0;
 };
 
-// The buffer whose start is the chunk.
-absl::StatusOr<HostBuffer> Read(Client* client, const Globals& globals, const GetOptions& options) {
+// The operation, ended: it reads to the start of the buffer.
+absl::StatusOr<std::shared_ptr<ReadOperation>> Read(Client* client, const Globals& globals,
+                                                    const GetOptions& options,
+                                                    const HostBuffer& buffer) {
   const auto space = client->RegisterNamespace(NamedNamespace(options.name, options.bytes), {});
   if (!space.ok()) return space.status();
-  auto buffer = client->CreateHostBuffer(options.bytes);
-  if (!buffer.ok()) return buffer.status();
   v1::ReadStep step;
   step.set_mode(v1::ReadStep::MODE_JOINT);
   step.set_deadline_ms(globals.timeout_s * 1000);
   v1::ReadRequest* request = step.add_requests();
   request->set_request_id(1);
   request->set_namespace_id(space->id);
-  SetNamedChunk(options.key, buffer->id(), request->add_chunks());
-  const auto operation = client->ReadStep(std::move(step));
+  SetNamedChunk(options.key, buffer.id(), request->add_chunks());
+  auto operation = client->ReadStep(std::move(step));
   if (!operation.ok()) return operation.status();
   if (auto s = WaitForEnd(**operation, globals); !s.ok()) return s;
-  const v1::RequestDone outcome = (*operation)->results()[0];
-  if (outcome.leading_valid() == 1) return buffer;
-  if (!(*operation)->status().ok()) return (*operation)->status();
-  return FromCode(outcome.code(), "read " + options.key, outcome.message());
+  return operation;
 }
 
 absl::Status Write(const HostBuffer& chunk, const GetOptions& options) {
@@ -81,9 +78,17 @@ int RunGet(const Command& command, Globals globals, const std::vector<std::strin
   }
   const auto client = Client::Connect(ToClientOptions(globals));
   if (!client.ok()) return Fail(command, client.status(), kUnreachable);
-  const auto chunk = Read(client->get(), globals, options);
-  if (!chunk.ok()) return Fail(command, chunk.status(), CodeFor(chunk.status(), **client));
-  if (auto s = Write(*chunk, options); !s.ok()) return Fail(command, s, kFailed);
+  const auto buffer = (*client)->CreateHostBuffer(options.bytes);
+  if (!buffer.ok()) return Fail(command, buffer.status(), CodeForCall(buffer.status(), **client));
+  const auto read = Read(client->get(), globals, options, *buffer);
+  if (!read.ok()) return Fail(command, read.status(), CodeForCall(read.status(), **client));
+  // Only what the outcome calls valid was verified.
+  const v1::RequestDone outcome = (*read)->results()[0];
+  if (outcome.leading_valid() != 1) {
+    return Fail(command, FromCode(outcome.code(), "read " + options.key, outcome.message()),
+                CodeForOperation(**client));
+  }
+  if (auto s = Write(*buffer, options); !s.ok()) return Fail(command, s, kFailed);
   if (globals.json) {
     google::protobuf::Struct object;
     SetNumber(&object, "bytes", static_cast<double>(options.bytes));

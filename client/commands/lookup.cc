@@ -59,7 +59,7 @@ int RunLookup(const Command& command, Globals globals, const std::vector<std::st
   const auto client = Client::Connect(ToClientOptions(globals));
   if (!client.ok()) return Fail(command, client.status(), kUnreachable);
   const auto reply = Find(client->get(), NamedNamespace(name, bytes), keys);
-  if (!reply.ok()) return Fail(command, reply.status(), CodeFor(reply.status(), **client));
+  if (!reply.ok()) return Fail(command, reply.status(), CodeForCall(reply.status(), **client));
   if (globals.json) {
     std::printf("%s\n", ToJson(*reply).c_str());
   } else {

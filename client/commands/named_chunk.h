@@ -1,5 +1,5 @@
-// Chunks named by people, for put, get and lookup: a namespace of a name and a size, a key of a text.
-// Stateless; any thread.
+// Chunks named by people, for put, get and lookup: a namespace of a name and a size, a key of a
+// text. Stateless; any thread.
 #pragma once
 
 #include <cstdint>

@@ -32,24 +32,38 @@ absl::Status ReadFile(const std::string& path, const HostBuffer& buffer, uint64_
   return absl::OkStatus();
 }
 
-absl::StatusOr<StoreOperation::Chunk> Store(Client* client, const Globals& globals,
-                                            const PutOptions& options, uint64_t bytes) {
+// The operation, ended.
+absl::StatusOr<std::shared_ptr<StoreOperation>> Store(Client* client, const Globals& globals,
+                                                      const PutOptions& options,
+                                                      const HostBuffer& buffer, uint64_t bytes) {
   const auto space = client->RegisterNamespace(NamedNamespace(options.name, bytes), {});
   if (!space.ok()) return space.status();
-  const auto buffer = client->CreateHostBuffer(bytes);
-  if (!buffer.ok()) return buffer.status();
-  if (auto s = ReadFile(options.file, *buffer, bytes); !s.ok()) return s;
   v1::Store store;
   store.set_namespace_id(space->id);
   store.set_deadline_ms(globals.timeout_s * 1000);
   store.set_admission_ms(globals.timeout_s * 1000);
   store.set_want_durable(options.durable);
-  SetNamedChunk(options.key, buffer->id(), store.add_chunks());
-  const auto operation = client->Store(std::move(store));
+  SetNamedChunk(options.key, buffer.id(), store.add_chunks());
+  auto operation = client->Store(std::move(store));
   if (!operation.ok()) return operation.status();
   if (auto s = WaitForEnd(**operation, globals); !s.ok()) return s;
-  if (auto s = (*operation)->status(); !s.ok()) return s;
-  return (*operation)->chunks()[0];
+  return operation;
+}
+
+void Print(const Globals& globals, const PutOptions& options, uint64_t bytes, bool existed) {
+  if (globals.json) {
+    google::protobuf::Struct object;
+    SetNumber(&object, "bytes", static_cast<double>(bytes));
+    SetText(&object, "key", FormatHex(NamedKey(options.key)));
+    SetBool(&object, "existed", existed);
+    SetBool(&object, "durable", options.durable);
+    std::printf("%s\n", ToJson(object).c_str());
+    return;
+  }
+  std::printf("%s: %s\n", options.key.c_str(),
+              existed           ? "existed already, nothing was copied"
+              : options.durable ? ("stored and written, " + FormatBytes(bytes)).c_str()
+                                : ("stored, " + FormatBytes(bytes)).c_str());
 }
 
 }  // namespace
@@ -78,21 +92,13 @@ int RunPut(const Command& command, Globals globals, const std::vector<std::strin
   }
   const auto client = Client::Connect(ToClientOptions(globals));
   if (!client.ok()) return Fail(command, client.status(), kUnreachable);
-  const auto chunk = Store(client->get(), globals, options, bytes);
-  if (!chunk.ok()) return Fail(command, chunk.status(), CodeFor(chunk.status(), **client));
-  if (globals.json) {
-    google::protobuf::Struct object;
-    SetNumber(&object, "bytes", static_cast<double>(bytes));
-    SetText(&object, "key", FormatHex(NamedKey(options.key)));
-    SetBool(&object, "existed", chunk->existed);
-    SetBool(&object, "durable", options.durable);
-    std::printf("%s\n", ToJson(object).c_str());
-  } else {
-    std::printf("%s: %s\n", options.key.c_str(),
-                chunk->existed    ? "existed already, nothing was copied"
-                : options.durable ? ("stored and written, " + FormatBytes(bytes)).c_str()
-                                  : ("stored, " + FormatBytes(bytes)).c_str());
-  }
+  const auto buffer = (*client)->CreateHostBuffer(bytes);
+  if (!buffer.ok()) return Fail(command, buffer.status(), CodeForCall(buffer.status(), **client));
+  if (auto s = ReadFile(options.file, *buffer, bytes); !s.ok()) return Fail(command, s, kFailed);
+  const auto store = Store(client->get(), globals, options, *buffer, bytes);
+  if (!store.ok()) return Fail(command, store.status(), CodeForCall(store.status(), **client));
+  if (auto s = (*store)->status(); !s.ok()) return Fail(command, s, CodeForOperation(**client));
+  Print(globals, options, bytes, (*store)->chunks()[0].existed);
   return kDone;
 }
 

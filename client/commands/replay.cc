@@ -218,10 +218,14 @@ int RunReplay(const Command& command, Globals globals, const std::vector<std::st
   const absl::Status status = replay.Run([&](const ReplayReport& r) {
     if (watched) line(r);
   });
-  globals.json ? PrintJson(replay.report()) : PrintTable(replay.report());
+  // A replay that never began has nothing to report.
+  if (status.ok() || replay.report().steps > 0) {
+    globals.json ? PrintJson(replay.report()) : PrintTable(replay.report());
+  }
   if (replay.report().wrong_bytes > 0) return kFailed;
   if (!status.ok()) {
-    return Fail(command, status, absl::IsUnavailable(status) ? kUnreachable : kFailed);
+    const bool no_answer = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    return Fail(command, status, no_answer ? kUnreachable : kFailed);
   }
   return kDone;
 }

@@ -57,9 +57,8 @@ void PrintRest(const v1::Status& status) {
                    (pool.huge_pages() ? ", huge pages" : "")},
       {"index", FormatCount(status.index().chunks()) + " chunks, " +
                     FormatCount(status.index().namespaces()) + " namespaces"},
-      {"sessions", FormatCount(sessions.open()) + " open, " +
-                       FormatCount(sessions.host_buffers()) + " host buffers of " +
-                       FormatBytes(sessions.host_buffer_bytes()) + ", " +
+      {"sessions", FormatCount(sessions.open()) + " open, " + FormatCount(sessions.host_buffers()) +
+                       " host buffers of " + FormatBytes(sessions.host_buffer_bytes()) + ", " +
                        FormatCount(sessions.leases()) + " leases on " +
                        FormatCount(sessions.leased_chunks()) + " chunks"},
       {"operations", FormatCount(operations.running()) + " running; so far " +

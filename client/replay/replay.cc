@@ -20,6 +20,8 @@ namespace {
 
 // Tokens in a block of the published traces.
 constexpr uint32_t kBlockTokens = 512;
+// Within this a broken connection is noticed.
+constexpr absl::Duration kNoticeTime = absl::Seconds(1);
 
 uint64_t IdsEnd(const std::vector<Request>& requests) {
   uint64_t end = 1;
@@ -66,7 +68,7 @@ v1::ChunkAt Replay::At(uint64_t id, size_t slot) const {
 
 absl::Status Replay::Connect() {
   auto client = Client::Connect(options_.client);
-  if (!client.ok()) return client.status();
+  if (!client.ok()) return absl::UnavailableError(client.status().message());
   client_ = *std::move(client);
   v1::Namespace description;
   description.set_model("kvstreamctl-replay");
@@ -136,7 +138,7 @@ absl::Status Replay::Step(const Batch& batch) {
     report_.possible_hits += possible_.LeadingHits(request->ids);
   }
   absl::Status status = TryStep(batch);
-  while (!status.ok() && !client_->session_status().ok()) {
+  while (!status.ok() && SessionLost(status)) {
     if (auto lost = Reconnect(); !lost.ok()) return lost;
     status = TryStep(batch);
   }
@@ -146,6 +148,16 @@ absl::Status Replay::Step(const Batch& batch) {
   report_.steps += 1;
   for (const uint32_t hits : hits_) report_.hits += hits;
   return absl::OkStatus();
+}
+
+bool Replay::SessionLost(const absl::Status& status) const {
+  // A call may fail before the session's own end is noticed; a daemon that only refuses, because it
+  // drains, keeps the session.
+  const absl::Time deadline = absl::Now() + kNoticeTime;
+  while (absl::IsUnavailable(status) && client_->session_status().ok() && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return !client_->session_status().ok();
 }
 
 absl::Status Replay::TryStep(const Batch& batch) {
@@ -195,7 +207,7 @@ absl::Status Replay::Read(const Batch& batch, const std::vector<uint32_t>& found
   if (!operation.ok()) return operation.status();
   // Not the deadline but the end says that the buffer is ours again.
   if (!(*operation)->WaitEnded(options_.deadline + options_.reconnect)) {
-    return absl::DeadlineExceededError("the daemon does not end a step");
+    return absl::UnavailableError("read step: the daemon does not end it");
   }
   if (!client_->session_status().ok()) return client_->session_status();
   report_.step_times.push_back(absl::Now() - began);
@@ -244,7 +256,7 @@ absl::Status Replay::StoreRest(const Batch& batch) {
   const auto operation = client_->Store(std::move(store));
   if (!operation.ok()) return operation.status();
   if (!(*operation)->WaitEnded(options_.deadline + options_.admission + options_.reconnect)) {
-    return absl::DeadlineExceededError("the daemon does not end a store");
+    return absl::UnavailableError("store chunks: the daemon does not end it");
   }
   if (!client_->session_status().ok()) return client_->session_status();
   for (const StoreOperation::Chunk& chunk : (*operation)->chunks()) {

@@ -4,7 +4,8 @@
 // A daemon that goes away is waited for: the replay connects again, registers again and repeats the
 // step.
 //
-// Thread rule: one thread. Errors: what ended the replay early; the report is as far as it came.
+// Thread rule: one thread. Errors: what ended the replay early, UNAVAILABLE when the daemon cannot
+// be reached; the report is as far as it came.
 #pragma once
 
 #include <cstdint>
@@ -87,6 +88,8 @@ class Replay {
   absl::Status MakeBuffer();
   // One step, repeated over restarts of the daemon.
   absl::Status Step(const Batch& batch);
+  // Whether a step failed because its session is over, so that a new one may do better.
+  bool SessionLost(const absl::Status& status) const;
   absl::Status TryStep(const Batch& batch);
   absl::StatusOr<uint32_t> Lookup(const Request& request);
   absl::Status Read(const Batch& batch, const std::vector<uint32_t>& found);

@@ -22,10 +22,10 @@ struct Step;
 // A chunk that a request wants, on its way.
 struct ItemState {
   Item spec;
-  uint32_t source = 0;         // Which of spec.sources is in use.
-  bool tried_staged = false;   // Its staged copy failed; its tiers are next.
-  bool decided = false;        // The outcome is final.
-  uint32_t segments_left = 0;  // Of the source in use.
+  uint32_t source = 0;                            // Which of spec.sources is in use.
+  bool tried_staged = false;                      // Its staged copy failed; its tiers are next.
+  bool decided = false;                           // The outcome is final.
+  uint32_t segments_left = 0;                     // Of the source in use.
   absl::StatusCode code = absl::StatusCode::kOk;  // Final, or the worst failure so far.
 };
 
@@ -83,7 +83,7 @@ struct Fetch {
   uint32_t index = 0;  // Its place in the fetch table.
   ContentId content;
   ChunkShape shape;
-  TierSet tiers;   // That hold it and have not failed it.
+  TierSet tiers;  // That hold it and have not failed it.
   TierSet failed;
   absl::StatusCode worst = absl::StatusCode::kNotFound;
   std::vector<SegmentState> segments;
@@ -100,7 +100,7 @@ struct Read {
   TierId tier;
   Slot slot;
   TimeNs began = 0;
-  bool orphan = false;  // Nobody waits for it: its slot counts as quarantined.
+  bool orphan = false;                    // Nobody waits for it: its slot counts as quarantined.
   absl::InlinedVector<ItemRef, 2> items;  // Whose copies are running; set once it has landed.
   std::list<uint32_t>::iterator in_lane;
 };

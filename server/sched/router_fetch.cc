@@ -220,9 +220,9 @@ void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code) {
       if (fetch.segments[s].stage == Stage::kQueued) queued_[tier.value] -= 1;
     }
     fetch.tiers.Remove(tier);
-    for (uint32_t s = segments;
-         s-- > 0;) {  // Last first, so that they stand in order at the front.
-      // Entries under the old set of holders are dropped when met; these take their place.
+    // Entries under the old set of holders are dropped when met; these take their place. The last
+    // first, so that they stand in order at the front.
+    for (uint32_t s = segments; s-- > 0;) {
       if (fetch.segments[s].stage == Stage::kQueued) PushToWaiters(fetch, s, /*front=*/true);
     }
   }

@@ -160,24 +160,42 @@ TEST(RouterQualityTest, ChokedTierIsTakenOutAndComesBack) {
   }));
 }
 
+// Where a tier's reads of contents in [first, first + chunks) lie in the list, in their order.
+std::vector<uint64_t> PlacesReadBy(const SimWorld& world, uint32_t tier, uint64_t first,
+                                   uint64_t chunks) {
+  std::vector<uint64_t> places;
+  for (const auto& read : world.reads()) {
+    uint64_t chunk = 0;
+    while (chunk < chunks && ContentOf(first + chunk) != read.command.content) chunk += 1;
+    if (chunk == chunks || read.command.tier != TierId{tier}) continue;
+    places.push_back(chunk * kChunk.segments() + read.command.segment);
+  }
+  return places;
+}
+
 TEST(RouterQualityTest, FastTierReadsAPrefixAndTheSlowOneTheRestFromTheBack) {
   SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
-  const uint64_t chunks = 50;
-  world.AdmitAt(0, Chunks(1, chunks, Tiers({0, 1})));
+  world.AdmitAt(0, Chunks(1, 50, Tiers({0, 1})));
   SecondsFor(world, 1);
-  std::vector<uint64_t> front;
-  std::vector<uint64_t> back;
-  for (const auto& read : world.reads()) {
-    uint64_t chunk = 1;
-    while (ContentOf(chunk) != read.command.content) chunk += 1;
-    (read.command.tier == TierId{0} ? front : back)
-        .push_back(chunk * kChunk.segments() + read.command.segment);
-  }
-  EXPECT_EQ(front.size() + back.size(), chunks * kChunk.segments());
+  const std::vector<uint64_t> front = PlacesReadBy(world, 0, 1, 50);
+  const std::vector<uint64_t> back = PlacesReadBy(world, 1, 1, 50);
+  EXPECT_EQ(front.size() + back.size(), 50u * kChunk.segments());
   EXPECT_TRUE(std::is_sorted(front.begin(), front.end()));
   EXPECT_TRUE(std::is_sorted(back.rbegin(), back.rend()));
   EXPECT_LT(front.back(), back.back());
   EXPECT_GT(front.size(), 2 * back.size());
+}
+
+TEST(RouterQualityTest, MeasuredRatesDecideWhoReadsFromTheFront) {
+  SimWorld world(WorldOf({Tier(kSlowRate), Tier(kFastRate)}));  // Config order is wrong.
+  world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));
+  world.AdmitAt(5 * kSecond, Chunks(2, 50, Tiers({0, 1}), 1000));
+  SecondsFor(world, 2);
+  const std::vector<uint64_t> front = PlacesReadBy(world, 1, 1000, 50);
+  const std::vector<uint64_t> back = PlacesReadBy(world, 0, 1000, 50);
+  EXPECT_EQ(front.front(), 0u);
+  EXPECT_TRUE(std::is_sorted(front.begin(), front.end()));
+  EXPECT_EQ(back.front(), 50u * kChunk.segments() - 1);
 }
 
 TEST(RouterQualityTest, SegmentsOfOneTierAloneAreReadFirst) {

@@ -1,0 +1,190 @@
+#include "client/operation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/operation_table.h"
+
+namespace kvstream {
+namespace {
+
+using ::testing::ElementsAre;
+
+v1::ReadStep StepOf(uint64_t id, int requests) {
+  v1::ReadStep step;
+  step.set_operation_id(id);
+  for (int i = 0; i < requests; ++i) step.add_requests()->set_request_id(10 + i);
+  return step;
+}
+
+v1::Event RequestDone(uint64_t id, uint64_t request, uint32_t leading_valid) {
+  v1::Event event;
+  event.mutable_request_done()->set_operation_id(id);
+  event.mutable_request_done()->set_request_id(request);
+  event.mutable_request_done()->set_leading_valid(leading_valid);
+  return event;
+}
+
+v1::Event Quiesced(uint64_t id, v1::Code code = v1::OK) {
+  v1::Event event;
+  event.mutable_quiesced()->set_operation_id(id);
+  event.mutable_quiesced()->set_code(code);
+  return event;
+}
+
+// A read whose callbacks are written down.
+struct Recorded {
+  std::vector<std::string> calls;
+  std::shared_ptr<ReadOperation> operation;
+
+  Recorded(uint64_t id, int requests) {
+    operation = std::make_shared<ReadOperation>(
+        StepOf(id, requests),
+        ReadCallbacks{[this](const v1::RequestDone& done) {
+                        calls.push_back(std::to_string(done.request_id()) + " " +
+                                        v1::Code_Name(done.code()));
+                      },
+                      [this](const absl::Status& status) {
+                        calls.push_back("ended " + absl::StatusCodeToString(status.code()));
+                      }});
+  }
+  bool ended() const { return operation->WaitEnded(absl::ZeroDuration()); }
+};
+
+TEST(OperationTableTest, EventsReachTheirOperationOnly) {
+  OperationTable table;
+  Recorded one(1, 1);
+  Recorded two(2, 1);
+  ASSERT_TRUE(table.Add(one.operation).ok());
+  ASSERT_TRUE(table.Add(two.operation).ok());
+  table.Dispatch(RequestDone(2, 10, 5));
+  table.Dispatch(Quiesced(2));
+  EXPECT_FALSE(one.ended());
+  ASSERT_TRUE(two.ended());
+  EXPECT_EQ(two.operation->status(), absl::OkStatus());
+  EXPECT_EQ(two.operation->results()[0].leading_valid(), 5u);
+  EXPECT_THAT(two.calls, ElementsAre("10 OK", "ended OK"));
+}
+
+TEST(OperationTableTest, EventsAfterTheEndMeanNothing) {
+  OperationTable table;
+  Recorded read(1, 1);
+  ASSERT_TRUE(table.Add(read.operation).ok());
+  table.Dispatch(Quiesced(1, v1::CANCELLED));
+  table.Dispatch(RequestDone(1, 10, 5));
+  table.Dispatch(Quiesced(1));
+  EXPECT_EQ(read.operation->status().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(read.calls, ElementsAre("10 CANCELLED", "ended CANCELLED"));
+}
+
+TEST(OperationTableTest, BrokenStreamAloneKeepsMemoryInUse) {
+  OperationTable table;
+  Recorded read(1, 2);
+  ASSERT_TRUE(table.Add(read.operation).ok());
+  table.Dispatch(RequestDone(1, 11, 3));
+  table.StreamEnded(absl::UnavailableError("the stream broke"));
+  EXPECT_FALSE(read.ended());
+  EXPECT_EQ(table.session_status().message(), "the stream broke");
+
+  table.HandoffEnded();
+  ASSERT_TRUE(read.ended());
+  EXPECT_EQ(read.operation->status(), absl::UnavailableError("the stream broke"));
+  EXPECT_THAT(read.calls, ElementsAre("11 OK", "10 UNAVAILABLE", "ended UNAVAILABLE"));
+}
+
+TEST(OperationTableTest, ClosedHandoffEndsOperationsOnlyAfterTheLastEvent) {
+  OperationTable table;
+  Recorded read(1, 1);
+  ASSERT_TRUE(table.Add(read.operation).ok());
+  table.HandoffEnded();
+  EXPECT_FALSE(read.ended());
+  table.Dispatch(RequestDone(1, 10, 3));
+  table.StreamEnded(absl::CancelledError("given up"));
+  ASSERT_TRUE(read.ended());
+  EXPECT_EQ(read.operation->results()[0].leading_valid(), 3u);
+  EXPECT_EQ(read.operation->status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(OperationTableTest, LostSessionTakesNoOperation) {
+  OperationTable table;
+  table.StreamEnded(absl::InvalidArgumentError("a malformed message"));
+  Recorded read(1, 1);
+  EXPECT_EQ(table.Add(read.operation), absl::UnavailableError("a malformed message"));
+  EXPECT_EQ(table.session_status().code(), absl::StatusCode::kInvalidArgument);
+  table.HandoffEnded();
+  EXPECT_FALSE(read.ended());
+}
+
+TEST(ReadOperationTest, RequestWithoutAnOutcomeIsNotValidEvenIfTheStepIs) {
+  Recorded read(1, 2);
+  read.operation->OnEvent(RequestDone(1, 10, 4));
+  read.operation->End(absl::OkStatus());
+  const auto results = read.operation->results();
+  EXPECT_EQ(results[0].code(), v1::OK);
+  EXPECT_EQ(results[1].code(), v1::UNAVAILABLE);
+  EXPECT_EQ(results[1].leading_valid(), 0u);
+}
+
+TEST(ReadOperationTest, SecondOutcomeOfARequestIsIgnored) {
+  Recorded read(1, 1);
+  read.operation->OnEvent(RequestDone(1, 10, 4));
+  read.operation->OnEvent(RequestDone(1, 10, 9));
+  read.operation->OnEvent(RequestDone(1, 99, 9));
+  EXPECT_EQ(read.operation->results()[0].leading_valid(), 4u);
+  EXPECT_THAT(read.calls, ElementsAre("10 OK"));
+}
+
+v1::Event Released(std::vector<std::pair<uint32_t, v1::Code>> outcomes, bool all) {
+  v1::Event event;
+  for (const auto& [index, code] : outcomes) {
+    auto* result = event.mutable_store_released()->add_results();
+    result->set_chunk_index(index);
+    result->set_code(code);
+  }
+  event.mutable_store_released()->set_all_released(all);
+  return event;
+}
+
+TEST(StoreOperationTest, ReleasedOnlyWithTheLastChunk) {
+  v1::Store store;
+  store.add_chunks();
+  store.add_chunks();
+  StoreOperation operation(store);
+  operation.OnEvent(Released({{1, v1::RESOURCE_EXHAUSTED}}, false));
+  EXPECT_FALSE(operation.WaitReleased(absl::ZeroDuration()));
+  // An index that is not the store's own is no harm.
+  operation.OnEvent(Released({{0, v1::OK}, {2, v1::OK}}, true));
+  EXPECT_TRUE(operation.WaitReleased(absl::ZeroDuration()));
+  EXPECT_FALSE(operation.WaitEnded(absl::ZeroDuration()));
+  EXPECT_EQ(operation.chunks()[0].code, v1::OK);
+  EXPECT_EQ(operation.chunks()[1].code, v1::RESOURCE_EXHAUSTED);
+}
+
+TEST(StoreOperationTest, FailedPublicationReplacesTheOutcome) {
+  v1::Store store;
+  store.add_chunks();
+  StoreOperation operation(store);
+  operation.OnEvent(Released({{0, v1::OK}}, true));
+  v1::Event event;
+  auto* result = event.mutable_store_durable()->add_results();
+  result->set_code(v1::UNAVAILABLE);
+  operation.OnEvent(event);
+  EXPECT_EQ(operation.chunks()[0].code, v1::UNAVAILABLE);
+}
+
+TEST(StoreOperationTest, EndReleases) {
+  v1::Store store;
+  store.add_chunks();
+  StoreOperation operation(store);
+  operation.End(absl::InvalidArgumentError("refused"));
+  EXPECT_TRUE(operation.WaitReleased(absl::ZeroDuration()));
+  EXPECT_TRUE(operation.WaitEnded(absl::ZeroDuration()));
+  EXPECT_EQ(operation.chunks()[0].code, v1::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace kvstream

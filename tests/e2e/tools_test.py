@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""kvstreamd and kvstreamctl as programs: commands and exit codes, a replay over a daemon that is
+killed again and again, a clean stop, bad configurations.
+
+Usage: tools_test.py KVSTREAMD KVSTREAMCTL. Moments to kill at are numbers of lookups, drawn from a
+seed, so that a kill lands in the middle of the work however fast the machine is.
+"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+KVSTREAMD, KVSTREAMCTL = sys.argv[1:3]
+PATIENCE_S = 60
+
+
+class Node:
+    """A daemon on two directories of its own."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.socket = str(self.folder / "sock")
+        for name in ("nvme", "pfs"):
+            (self.folder / name).mkdir(exist_ok=True)
+        self.config = self.folder / "kvstream.textproto"
+        self.config.write_text(
+            f'sockets {{ grpc: "{self.socket}" }}\n'
+            f'tiers {{ name: "nvme" root: "{self.folder}/nvme" }}\n'
+            f'tiers {{ name: "pfs" root: "{self.folder}/pfs" }}\n'
+            'pool { mib: 64 } limits { segment_kib: 1024 segment_kib_max: 4096 }\n'
+            'metrics { listen: "127.0.0.1:0" } logging { level: "error" }\n')
+        self.process = None
+
+    def start(self):
+        self.process = subprocess.Popen([KVSTREAMD, "--config", str(self.config)])
+        self.wait(lambda: self.ctl("status", "--json").returncode == 0, "the daemon is ready")
+
+    def ctl(self, *arguments):
+        return subprocess.run([KVSTREAMCTL, "--socket", self.socket, *arguments],
+                              capture_output=True, text=True, check=False, timeout=PATIENCE_S * 5)
+
+    def wait(self, condition, what):
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise AssertionError(f"waited in vain until {what}")
+
+    def status(self):
+        result = self.ctl("status", "--json")
+        return json.loads(result.stdout) if result.returncode == 0 else None
+
+    def lookups(self):
+        status = self.status()
+        return int(status["operations"]["lookups"]) if status else 0
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=PATIENCE_S)
+
+
+class ToolsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="kvstream-tools-")
+        self.addCleanup(folder.cleanup)
+        self.node = Node(folder.name)
+        self.node.start()
+        self.addCleanup(lambda: self.node.process.poll() is None and self.node.kill())
+
+    def test_put_get_and_lookup(self):
+        source = self.node.folder / "source"
+        source.write_bytes(os.urandom(300001))
+        out = self.node.folder / "out"
+        self.assertEqual(self.node.ctl("put", "--namespace", "n", "--key", "k",
+                                       str(source)).returncode, 0)
+        self.assertEqual(self.node.ctl("get", "--namespace", "n", "--key", "k", "--bytes",
+                                       "300001", "--out", str(out)).returncode, 0)
+        self.assertEqual(source.read_bytes(), out.read_bytes())
+        found = self.node.ctl("lookup", "--namespace", "n", "--bytes", "300001", "--key", "k")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        miss = self.node.ctl("get", "--namespace", "n", "--key", "other", "--bytes", "300001",
+                             "--out", str(out))
+        self.assertEqual(miss.returncode, 1)
+
+    def test_exit_codes_of_wrong_use(self):
+        self.assertEqual(self.node.ctl("status", "--unknown").returncode, 2)
+        self.assertEqual(self.node.ctl("replay").returncode, 2)
+        self.assertEqual(self.node.ctl("nonsense").returncode, 2)
+        self.assertEqual(self.node.ctl("--help").returncode, 0)
+        self.assertEqual(self.node.ctl("replay", "--help").returncode, 0)
+        self.assertEqual(self.node.stop(), 0)
+        self.assertEqual(self.node.ctl("status").returncode, 3)
+        self.assertEqual(self.node.ctl("replay", "--generate", "1").returncode, 3)
+
+    def test_a_replay_hits_all_that_an_unbounded_cache_would(self):
+        for arguments in (("--chunk-bytes", "64KiB"),
+                          ("--chunk-bytes", "100001", "--segment-bytes", "16KiB", "--own-buffer"),
+                          ("--chunk-bytes", "1MiB", "--segment-bytes", "256KiB", "--batch", "5")):
+            result = self.node.ctl("replay", "--generate", "60", "--json", *arguments)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            report = json.loads(result.stdout)
+            self.assertEqual(report["wrong_bytes"], 0)
+            self.assertEqual(report["hits"], report["possible_hits"])
+            self.assertGreater(report["hits"], 0)
+            self.assertEqual(report["chunks_dropped"], 0)
+            self.assertGreater(report["tier_nvme_bytes_read"], 0)
+            self.assertGreater(report["tier_pfs_bytes_read"], 0)
+
+    def test_a_replay_outlives_a_daemon_that_is_killed_ten_times(self):
+        replay = subprocess.Popen(
+            [KVSTREAMCTL, "--socket", self.node.socket, "replay", "--generate", "1500",
+             "--chunk-bytes", "64KiB", "--json"], stdout=subprocess.PIPE, text=True)
+        chance = random.Random(20261129)
+        for _ in range(10):
+            moment = chance.randrange(1, 120)
+            self.node.wait(lambda at=moment: self.node.lookups() >= at or replay.poll() is not None,
+                           "the replay works")
+            self.node.kill()
+            self.node.start()
+        report = json.loads(replay.communicate(timeout=PATIENCE_S * 5)[0])
+        self.assertEqual(replay.returncode, 0)
+        self.assertEqual(report["wrong_bytes"], 0)
+        self.assertEqual(report["requests"], 1500)
+        self.assertGreaterEqual(report["restarts"], 5)
+        self.assertGreater(report["hits"], 0)
+        self.assertEqual(self.node.stop(), 0)
+
+    def test_sigterm_drains_what_is_staged(self):
+        self.assertEqual(self.node.ctl("replay", "--generate", "20", "--chunk-bytes",
+                                       "1MiB").returncode, 0)
+        self.assertEqual(self.node.stop(), 0)
+        counts = [len(list((self.node.folder / tier).glob("v1/*/*/*/*.kv")))
+                  for tier in ("nvme", "pfs")]
+        self.assertGreater(counts[0], 0)
+        self.assertEqual(counts[0], counts[1])
+        leftovers = [p for tier in ("nvme", "pfs")
+                     for p in (self.node.folder / tier).rglob(".tmp-*")]
+        self.assertEqual(leftovers, [])
+
+    def test_bad_configurations_are_refused_by_name(self):
+        bad = self.node.folder / "bad.textproto"
+        bad.write_text('sockets { grpc: "relative" }\npool { mib: 1 bytez: 3 }\n')
+        result = subprocess.run([KVSTREAMD, "--config", str(bad), "--check_config"],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("bytez", result.stderr)
+        good = subprocess.run([KVSTREAMD, "--config", str(self.node.config), "--check_config"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(good.returncode, 0, good.stderr)
+        second = subprocess.run([KVSTREAMD, "--config", str(self.node.config)],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("another kvstreamd", second.stderr)
+        self.assertIsNotNone(self.node.status())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
