@@ -3,10 +3,11 @@
 together.
 
 Makes two ext4 file systems on loop devices, starts kvstreamd on them in a block-throttled cgroup,
-stores the step once unthrottled, then reads it back in rounds at the given rates. Before each round
-fio reads the tiers at the same rates, block size and depth, each alone and both at once, so that one
-sees whether the machine's own disk delivers the set rates. Needs root, fio, e2fsprogs and a cgroup v1 blkio controller; everything it makes
-is removed at the end. Output: one JSON object a line, then a table.
+stores the step once unthrottled, then reads it back in rounds at the given rates. Before each
+round fio reads the tiers at the same rates, block size and depth, each alone and both at once, so
+that one sees whether the machine's own disk delivers the set rates. Needs root, fio, e2fsprogs and
+a cgroup v1 blkio controller; everything it makes is removed at the end. Output: one JSON object a
+line, then a table.
 """
 
 import argparse
@@ -98,7 +99,7 @@ def step(args, socket, *more):
 
 
 def raw_rates(group, mounts, args):
-    """MiB/s that fio gets from each of the tiers, read at the same time, as the daemon reads them."""
+    """MiB/s that fio gets from each of the tiers, all read at the same time."""
     readers = []
     for mount in mounts:
         command = ["fio", "--name=raw", "--rw=read", "--direct=1", "--ioengine=io_uring",

@@ -25,10 +25,11 @@ struct TranslateContext {
   TimeNs now = 0;
 };
 
-// An operation that is refused becomes engine::Refused, and the stream goes on. Fails when the stream must end with that status: a message of no kind, a second Hello
-// (INVALID_ARGUMENT), or a kind that this version never asks for (UNIMPLEMENTED).
+// An operation that is refused becomes engine::Refused, and the stream goes on. Fails when the
+// stream must end with that status: a message of no kind, a second Hello (INVALID_ARGUMENT), or a
+// kind that this version never asks for (UNIMPLEMENTED).
 absl::StatusOr<engine::SessionMessage> TranslateMessage(const v1::ClientMessage& message,
-                                            const TranslateContext& context);
+                                                        const TranslateContext& context);
 
 // The namespace of a 16-byte id. INVALID_ARGUMENT for another length; NOT_FOUND, naming the id in
 // hex, when it was not registered in this boot. Messages begin with "namespace_id".

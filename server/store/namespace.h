@@ -91,7 +91,7 @@ class NamespaceRegistry {
   NamespaceRef Find(const NamespaceId& id) const;
   std::vector<NamespaceRef> List() const;
 
-  static constexpr size_t kNamespacesMax = 4096;
+  static constexpr size_t kNamespacesMax = 256;
 
  private:
   const NamespaceLimits limits_;

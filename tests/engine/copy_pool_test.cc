@@ -27,6 +27,7 @@ TEST(CopyPoolTest, EveryJobCopiesToAllItsDestinationsAndReportsTheChecksum) {
       EXPECT_EQ(result.part, result.id % 5);
     });
     for (uint64_t id = 0; id < 32; ++id) {
+      copies[2 * id].back() = std::byte{0xFF};  // The padding must be zeroed.
       pool.Submit({.kind = id % 3 == 0 ? CopyKind::kStore : CopyKind::kSegment,
                    .id = id,
                    .part = static_cast<uint32_t>(id % 5),
@@ -35,7 +36,6 @@ TEST(CopyPoolTest, EveryJobCopiesToAllItsDestinationsAndReportsTheChecksum) {
                    .source = source,
                    .destinations = {copies[2 * id].data(), copies[2 * id + 1].data()},
                    .pad_bytes = 96});
-      copies[2 * id].back() = std::byte{0xFF};
     }
   }  // The pool finishes what was submitted.
   ASSERT_EQ(checksums.size(), 32u);
