@@ -40,6 +40,9 @@ while (($# > 0)); do
   esac
 done
 
+# Lets ccache, where there is one, serve another checkout from what this one compiled.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
+
 deploy/install-deps.sh
 cmake --preset "$preset"
 cmake --build --preset "$preset" -j "$(nproc)"
