@@ -169,7 +169,8 @@ absl::Status Client::Begin(std::shared_ptr<Operation> operation, v1::ClientMessa
   const uint64_t id = operation->id();
   if (auto s = operations_.Add(std::move(operation)); !s.ok()) return s;
   absl::Status sent = stream_->Send(std::move(message));
-  if (!sent.ok()) operations_.Remove(id);
+  // One that ended meanwhile, with its session, has told its callbacks: it has begun.
+  if (sent.ok() || !operations_.Remove(id)) return absl::OkStatus();
   return sent;
 }
 

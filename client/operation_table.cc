@@ -33,9 +33,9 @@ absl::Status OperationTable::Add(std::shared_ptr<Operation> operation) {
   return absl::OkStatus();
 }
 
-void OperationTable::Remove(uint64_t id) {
+bool OperationTable::Remove(uint64_t id) {
   absl::MutexLock lock(&mu_);
-  operations_.erase(id);
+  return operations_.erase(id) > 0;
 }
 
 void OperationTable::Dispatch(const v1::Event& event) {

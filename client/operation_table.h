@@ -24,8 +24,8 @@ class OperationTable {
   // From now on events with the operation's id are its own. UNAVAILABLE once the session is over;
   // the operation is not kept then.
   absl::Status Add(std::shared_ptr<Operation> operation) ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets an operation that the daemon never heard of.
-  void Remove(uint64_t id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets an operation that the daemon never heard of. False when it has ended meanwhile.
+  bool Remove(uint64_t id) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Tells the operation that the event is about. Events of no known operation mean nothing.
   void Dispatch(const v1::Event& event) ABSL_LOCKS_EXCLUDED(mu_);

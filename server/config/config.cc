@@ -157,10 +157,10 @@ void ConvertSegments(const v1::SessionLimits& in, Problems& problems, Options& o
   const uint64_t kib = problems.PowerOfTwo("limits.segment_kib", in.segment_kib(), {16, 65536});
   const uint64_t kib_max = in.segment_kib_max();
   const uint64_t half_of_reads_kib = out.pool_reserved_bytes / 2 / kKiB;
-  if (!std::has_single_bit(kib_max) || kib_max > half_of_reads_kib) {
+  if (!std::has_single_bit(kib_max) || kib_max > half_of_reads_kib || kib_max > 65536) {
     problems.Add("limits.segment_kib_max",
-                 absl::StrCat(kib_max, " is not a power of two of at most ", half_of_reads_kib,
-                              ", half of what the pool reserves for reads"));
+                 absl::StrCat(kib_max, " is not a power of two of at most 65536 and ",
+                              half_of_reads_kib, ", half of what the pool reserves for reads"));
   } else if (kib > kib_max) {
     problems.Add("limits.segment_kib",
                  absl::StrCat(kib, " is more than limits.segment_kib_max, ", kib_max));

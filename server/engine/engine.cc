@@ -118,7 +118,8 @@ void Engine::FinishTurn(TimeNs now) {
   if (ending_ && !s.sessions_ended) {
     s.sessions_ended = true;
     for (const SessionId id : s.sessions.Ids()) {
-      EndSession(*s.sessions.Find(id), absl::UnavailableError("the daemon stops"), now);
+      Session* session = s.sessions.Find(id);
+      if (session != nullptr) EndSession(*session, absl::UnavailableError("the daemon stops"), now);
     }
   }
   if (draining_) s.staging.OpenGateForGood();
@@ -132,6 +133,7 @@ void Engine::FinishTurn(TimeNs now) {
   for (const DurableNotice& notice : s.staging.TakeNotices()) s.stores.OnDurable(notice, now);
   s.stores.Admit(now);  // After everything that may have freed slots.
   s.stores.Tick(now);
+  if (s.stores.waiting()) s.stores.Admit(now);  // What the tick gave up may have stood in the way.
   s.reads.router().OnSlotsFreed(now);
   s.reads.Pump(now);
   s.reads.SubmitReads();

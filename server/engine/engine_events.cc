@@ -12,7 +12,13 @@ void Engine::Handle(Event& event, TimeNs now) {
   std::visit([this, now](auto& e) { On(e, now); }, event);
 }
 
-void Engine::On(SessionConnected& event, TimeNs) { state_->sessions.Connect(event.session); }
+void Engine::On(SessionConnected& event, TimeNs now) {
+  state_->sessions.Connect(event.session);
+  if (ending_) {
+    EndSession(*state_->sessions.Find(event.session), absl::UnavailableError("the daemon stops"),
+               now);
+  }
+}
 
 void Engine::On(BufferAttached& event, TimeNs) {
   state_->sessions.Attach(event.session, event.buffer_id, std::move(event.memory));

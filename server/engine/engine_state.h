@@ -19,8 +19,8 @@
 
 namespace kvstream::engine {
 
-// What the loop owns. Members are destroyed in reverse order: the copy pool first, since its jobs
-// point into everything else.
+// What the loop owns. Members are destroyed in reverse order, which matters for the copy pool: it
+// finishes its jobs, and they point into the staging pool and into buffers of `sessions`.
 struct Engine::State {
   State(Engine* engine, std::vector<tier::Tier*> tier_list, HandoffPeer* handoff)
       : tiers(std::move(tier_list)),

@@ -21,7 +21,11 @@ class Leases {
  public:
   explicit Leases(store::ChunkIndex* index) : index_(index) {}
 
-  // Leases those keys that the index knows; 0 when it knows none.
+  // Most leases of a session, and most chunks under them, counted as often as they are leased.
+  static constexpr size_t kLeasesMax = 4096;
+  static constexpr uint64_t kLeasedChunksMax = 1 << 20;
+
+  // Leases those keys that the index knows; 0 when it knows none, or the owner holds too many.
   uint64_t Grant(SessionId owner, const std::vector<KeyDigest>& keys, TimeNs expiry);
   // False when the lease is unknown or another session's; nothing happens then.
   bool Release(SessionId session, uint64_t lease);
@@ -43,7 +47,11 @@ class Leases {
 
   store::ChunkIndex* const index_;
   absl::flat_hash_map<uint64_t, Lease> leases_;
-  absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> by_owner_;
+  struct Owner {
+    absl::flat_hash_set<uint64_t> leases;
+    uint64_t chunks = 0;
+  };
+  absl::flat_hash_map<SessionId, Owner> by_owner_;
   std::set<std::pair<TimeNs, uint64_t>> by_expiry_;
   uint64_t chunks_ = 0;
   uint64_t next_id_ = 1;

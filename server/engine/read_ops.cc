@@ -113,6 +113,8 @@ sched::Item ReadOps::PlanItem(const ReadRequest& request, const ReadChunk& chunk
       plan->second.shape = entry->shape;
       plan->second.checksums = copy.checksums;
     }
+    // Contents of two keys never meet but by a collision of their digests: that is a miss.
+    if (plan->second.key != chunk.key) continue;
     plan->second.uses += 1;
     place->contents.push_back(copy.content);
     item.sources.push_back(sched::Source{copy.content, copy.tiers, copy.staged});

@@ -57,6 +57,7 @@ void StoreOps::SetTimer(OperationId id, Operation& operation) {
 }
 
 void StoreOps::Admit(TimeNs now) {
+  no_room_ = false;
   while (!waiting_.empty()) {
     const OperationId id = waiting_.front();
     const auto it = operations_.find(id);
@@ -65,7 +66,10 @@ void StoreOps::Admit(TimeNs now) {
       continue;
     }
     Operation& operation = it->second;
-    if (AdmitChunk(id, operation, now) == Admission::kNoRoom) return;
+    if (AdmitChunk(id, operation, now) == Admission::kNoRoom) {
+      no_room_ = true;
+      return;
+    }
     operation.next += 1;
     if (operation.next < operation.chunks.size()) continue;
     waiting_.pop_front();

@@ -54,8 +54,8 @@ class StoreOps {
   // At the end of a turn: sends what was released and published during it.
   void SendResults();
 
-  // Some chunk waits for room.
-  bool waiting() const { return !waiting_.empty(); }
+  // Some chunk found no room at the last Admit.
+  bool waiting() const { return no_room_; }
   size_t running() const { return operations_.size(); }
 
  private:
@@ -114,6 +114,7 @@ class StoreOps {
 
   const Parts parts_;
   absl::flat_hash_map<OperationId, Operation> operations_;
+  bool no_room_ = false;
   std::deque<OperationId> waiting_;  // With chunks to admit, in the order of arrival.
   std::set<std::pair<TimeNs, OperationId>> timers_;
   absl::flat_hash_map<uint64_t, Arriving> arriving_;

@@ -118,10 +118,12 @@ absl::StatusOr<std::unique_ptr<SealedMemory>> SealedMemory::Attach(UniqueFd fd, 
     return Refused("the memfd is " + std::to_string(file_bytes) + " bytes, less than " +
                    std::to_string(bytes));
   }
-  const absl::StatusOr<std::byte*> data = Map(fd.get(), file_bytes, "of a peer");
+  // No more than is wanted: a sparse file of any size costs its owner nothing.
+  const uint64_t wanted = bytes == 0 ? file_bytes : bytes;
+  const absl::StatusOr<std::byte*> data = Map(fd.get(), wanted, "of a peer");
   if (!data.ok()) return data.status();
   return std::unique_ptr<SealedMemory>(
-      new SealedMemory(std::move(fd), {*data, file_bytes}, bytes == 0 ? file_bytes : bytes, false));
+      new SealedMemory(std::move(fd), {*data, wanted}, wanted, false));
 }
 
 }  // namespace kvstream::memory

@@ -194,6 +194,7 @@ void HandoffServer::Welcome(UniqueFd fd) {
 }
 
 void HandoffServer::OnReady(Connection& connection, uint32_t events) {
+  if (connection.gone) return;  // Lost by an errand of this same turn.
   if ((events & EPOLLOUT) != 0) {
     if (!connection.socket.SendQueued()) return Lose(connection);
     if (!connection.socket.has_queued()) {

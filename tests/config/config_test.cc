@@ -280,8 +280,9 @@ TEST(ConfigTest, LargestSegmentFitsHalfOfTheReservedPool) {
   EXPECT_THAT(ComplaintsWith(pool + "limits { segment_kib_max: 4096 }"), IsEmpty());
   EXPECT_THAT(
       ComplaintsWith(pool + "limits { segment_kib_max: 8192 }"),
-      ElementsAre("limits.segment_kib_max: 8192 is not a power of two of at most 4096, half "
-                  "of what the pool reserves for reads"));
+      ElementsAre(
+          "limits.segment_kib_max: 8192 is not a power of two of at most 65536 and 4096, half "
+          "of what the pool reserves for reads"));
   EXPECT_THAT(ComplaintsWith("limits { segment_kib_max: 12288 }"),
               ElementsAre(HasSubstr("limits.segment_kib_max: 12288 is not a power of two")));
 }

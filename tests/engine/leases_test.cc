@@ -66,6 +66,19 @@ TEST_F(LeasesTest, ASessionsLeasesEndWithIt) {
   EXPECT_EQ(leases_.count(), 1u);
 }
 
+TEST_F(LeasesTest, ASessionCannotHoldLeasesWithoutBound) {
+  for (size_t i = 0; i < Leases::kLeasesMax; ++i) {
+    ASSERT_NE(leases_.Grant(SessionId{1}, {Key(1)}, 100), 0u);
+  }
+  EXPECT_EQ(leases_.Grant(SessionId{1}, {Key(1)}, 100), 0u);
+  EXPECT_NE(leases_.Grant(SessionId{2}, {Key(1)}, 100), 0u);
+  const std::vector<KeyDigest> many(Leases::kLeasedChunksMax, Key(2));
+  EXPECT_NE(leases_.Grant(SessionId{3}, many, 100), 0u);
+  EXPECT_EQ(leases_.Grant(SessionId{3}, {Key(1)}, 100), 0u);
+  leases_.ReleaseAllOf(SessionId{1});
+  EXPECT_NE(leases_.Grant(SessionId{1}, {Key(1)}, 100), 0u);
+}
+
 // Every way out, at random: afterwards nothing is leased.
 TEST_F(LeasesTest, NothingStaysLeasedWhateverTheWayOut) {
   std::mt19937_64 random(3);
