@@ -127,7 +127,7 @@ TEST(CancelTest, AClientThatGoesAwayAtAnyStageLeavesNothingBehind) {
     EXPECT_TRUE((*store)->WaitEnded(kPatience));
   }
   daemon.WaitUntil([&] { return daemon.stats().sessions_open.Get() == 1; }, "sessions are gone");
-  EXPECT_EQ(daemon.stats().leases.Get(), 0u);
+  daemon.WaitUntil([&] { return daemon.stats().leases.Get() == 0; }, "leases are gone");
   EXPECT_EQ(daemon.stats().host_buffers.Get(), 1u);
   EXPECT_EQ(other.Get(Keys(1, 32)).leading_valid(), 32u);
 }

@@ -285,12 +285,12 @@ TEST_F(UringTierTest, LinkAtTheNameIsNotFollowed) {
 }
 
 TEST_F(UringTierTest, StopGivesUpOnWhatNeverEnds) {
-  // The tier may touch these for ever.
-  auto* never = new std::latch(1);
-  auto* copy = new Blocks(kBlockBytes);
-  auto* path = new std::string("v1/file.kv");
+  // The tier may touch these for ever: they are never freed, and reachable for leak checks.
+  static auto* const never = new std::latch(1);
+  static auto* const copy = new Blocks(kBlockBytes);
+  static auto* const path = new std::string("v1/file.kv");
   auto opened = UringTier::Open(OptionsFor(folder_.path()), {}, &recorder_,
-                                [never](const Operation& operation, int32_t result) {
+                                [](const Operation& operation, int32_t result) {
                                   if (operation.kind == Operation::Kind::kRead) never->wait();
                                   return result;
                                 });
