@@ -140,8 +140,10 @@ void Engine::FinishTurn(TimeNs now) {
   s.stores.SendResults();
   s.lookups.Pump(now);
   stats_.leases_expired.Add(s.leases.Expire(now));
-  s.sessions.Flush();
   PublishStats();
+  // Only now: whoever hears of an end finds it in the numbers too.
+  s.lookups.SendReplies();
+  s.sessions.Flush();
   drained_ = draining_ && s.reads.running() == 0 && s.stores.running() == 0 && s.staging.empty() &&
              s.asides.empty() && s.lookups.empty();
 }

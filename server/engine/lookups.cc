@@ -20,7 +20,7 @@ void Lookups::Pump(TimeNs now) {
     Running running = std::move(running_.front());
     running_.pop_front();
     if (Advance(running)) {
-      Reply(running, now);
+      Finish(running, now);
     } else {
       running_.push_back(std::move(running));
     }
@@ -62,7 +62,7 @@ void Lookups::Examine(Running& running, size_t key) {
   }
 }
 
-void Lookups::Reply(Running& running, TimeNs now) {
+void Lookups::Finish(Running& running, TimeNs now) {
   EngineStats& stats = *parts_.stats;
   stats.lookup_keys.Add(KeysOf(running.lookup));
   stats.lookup_hits.Add(running.result.leading_run);
@@ -70,14 +70,21 @@ void Lookups::Reply(Running& running, TimeNs now) {
   if (running.lookup.lease_for > 0) {
     const Session* owner = parts_.sessions->Find(running.lookup.session);
     if (owner == nullptr || owner->ending) {
-      running.lookup.reply(absl::FailedPreconditionError(
-          "session_id " + std::to_string(running.lookup.session.value) + ": no such session"));
+      answers_.push_back({std::move(running.lookup.reply),
+                          absl::FailedPreconditionError(
+                              "session_id " + std::to_string(running.lookup.session.value) +
+                              ": no such session")});
       return;
     }
     running.result.lease_id =
         parts_.leases->Grant(running.lookup.session, running.found, now + running.lookup.lease_for);
   }
-  running.lookup.reply(std::move(running.result));
+  answers_.push_back({std::move(running.lookup.reply), std::move(running.result)});
+}
+
+void Lookups::SendReplies() {
+  for (Answer& answer : answers_) answer.reply(std::move(answer.result));
+  answers_.clear();
 }
 
 }  // namespace kvstream::engine

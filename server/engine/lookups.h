@@ -8,7 +8,8 @@
 #include <deque>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/engine/leases.h"
@@ -30,8 +31,11 @@ class Lookups {
   explicit Lookups(const Parts& parts) : parts_(parts) {}
 
   void Begin(Lookup lookup, TimeNs now);
-  // A turn's worth of work on each; replies to those that are through.
+  // A turn's worth of work on each.
   void Pump(TimeNs now);
+  // Replies to those that are through. Apart from Pump, so that the turn's numbers are published
+  // before anybody hears of what they count.
+  void SendReplies();
   bool empty() const { return running_.empty(); }
 
  private:
@@ -49,10 +53,16 @@ class Lookups {
   size_t KeysOf(const Lookup& lookup) const { return lookup.digests.size() / lookup.members; }
   void Examine(Running& running, size_t key);
   bool Advance(Running& running);
-  void Reply(Running& running, TimeNs now);
+  void Finish(Running& running, TimeNs now);
+
+  struct Answer {
+    absl::AnyInvocable<void(absl::StatusOr<LookupResult>)> reply;
+    absl::StatusOr<LookupResult> result;
+  };
 
   const Parts parts_;
   std::deque<Running> running_;
+  std::vector<Answer> answers_;
 };
 
 }  // namespace kvstream::engine

@@ -183,7 +183,7 @@ void EngineRig::WaitUntil(const std::function<bool()>& condition, const char* wh
   }
 }
 
-SessionId EngineRig::Open(std::shared_ptr<RecordingSink> sink) {
+SessionId EngineRig::Open(std::shared_ptr<SessionSink> sink) {
   const SessionId session{next_session_++};
   engine_->Post(SessionConnected{session});
   auto memory = *memory::SealedMemory::Create("buffer", kSlots * kChunkBytes, false);
@@ -197,7 +197,7 @@ std::span<std::byte> EngineRig::buffer(SessionId session) {
   return mappings_.at(session.value - 1)->bytes();
 }
 
-void EngineRig::Send(SessionId session, const RecordingSink& sink, SessionMessage message) {
+void EngineRig::Send(SessionId session, const SessionSink& sink, SessionMessage message) {
   engine_->Post(MessageArrived{session, &sink, std::move(message)});
 }
 

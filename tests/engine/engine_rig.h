@@ -81,9 +81,9 @@ class EngineRig : public HandoffPeer {
   void WaitUntil(const std::function<bool()>& condition, const char* what);
 
   // A session with a stream and one buffer, number 1, of 64 chunks.
-  SessionId Open(std::shared_ptr<RecordingSink> sink);
+  SessionId Open(std::shared_ptr<SessionSink> sink);
   std::span<std::byte> buffer(SessionId session);
-  void Send(SessionId session, const RecordingSink& sink, SessionMessage message);
+  void Send(SessionId session, const SessionSink& sink, SessionMessage message);
   bool closed(SessionId session) const;
   void Close(SessionId session) override;
 

@@ -188,5 +188,48 @@ TEST_F(EngineTest, ASessionsEndWaitsForItsCopiesAndClosesTheHandoffLast) {
   EXPECT_EQ(rig_.stats().sessions_open.Get(), 1u);
 }
 
+// Reads the engine's numbers at the moment an end may go out, as a client would that asks for them
+// right after.
+class NumbersSink final : public SessionSink {
+ public:
+  explicit NumbersSink(const EngineStats* stats) : stats_(*stats) {}
+  void Send(SessionEvent event) override {
+    quiesced_ = quiesced_ || std::holds_alternative<Quiesced>(event);
+  }
+  void Flush() override {
+    if (quiesced_) running_.set_value(stats_.operations_running.Get());
+  }
+  void End(absl::Status) override {}
+  uint64_t RunningWhenQuiesced() { return running_.get_future().get(); }
+
+ private:
+  const EngineStats& stats_;
+  bool quiesced_ = false;
+  std::promise<uint64_t> running_;
+};
+
+TEST_F(EngineTest, NumbersArePublishedBeforeTheEndsThatTheyCount) {
+  const auto keys = Keys(1, 4);
+  Put(keys);
+  auto sink = std::make_shared<NumbersSink>(&rig_.stats());
+  const SessionId session = rig_.Open(sink);
+  rig_.Send(session, *sink, rig_.StepOf(1, keys));
+  EXPECT_EQ(sink->RunningWhenQuiesced(), 0u);
+  std::promise<uint64_t> leases;
+  Lookup lookup;
+  lookup.digests = {rig_.StepOf(1, keys).requests[0].chunks[0].key};
+  lookup.lease_for = 60 * kSecond;
+  lookup.session = session_;
+  lookup.reply = [&](absl::StatusOr<LookupResult> result) {
+    EXPECT_TRUE(result.ok());
+    leases.set_value(rig_.stats().leases.Get());
+  };
+  rig_.engine().Post(std::move(lookup));
+  EXPECT_EQ(leases.get_future().get(), 1u);
+  // Its promises go before the rig.
+  rig_.engine().Post(HandoffClosed{session});
+  rig_.WaitUntil([&] { return rig_.closed(session); }, "the session is forgotten");
+}
+
 }  // namespace
 }  // namespace kvstream::engine
