@@ -14,25 +14,25 @@ CopyPool::CopyPool(uint32_t threads, absl::AnyInvocable<void(const CopyResult&)>
 
 CopyPool::~CopyPool() {
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     stopping_ = true;
+    changed_.NotifyAll();
   }
   for (auto& thread : threads_) thread.join();
 }
 
 void CopyPool::Submit(CopyJob job) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   (job.kind == CopyKind::kStore ? stores_ : reads_).push_back(std::move(job));
+  changed_.NotifyOne();
 }
 
 void CopyPool::Run() {
-  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return stopping_ || !reads_.empty() || !stores_.empty();
-  };
   for (;;) {
     CopyJob job;
     {
-      absl::MutexLock lock(&mu_, absl::Condition(&ready));
+      MutexLock lock(&mu_);
+      while (!stopping_ && reads_.empty() && stores_.empty()) changed_.Wait(&mu_);
       if (reads_.empty() && stores_.empty()) return;
       const bool read = !reads_.empty() && (stores_.empty() || reads_in_a_row_ < kReadsInARow);
       reads_in_a_row_ = read ? reads_in_a_row_ + 1 : 0;

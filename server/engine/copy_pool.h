@@ -15,7 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/synchronization/mutex.h"
+#include "server/base/mutex.h"
 #include "server/base/types.h"
 
 namespace kvstream::engine {
@@ -64,7 +64,8 @@ class CopyPool {
   void Run();
 
   absl::AnyInvocable<void(const CopyResult&)> sink_;
-  absl::Mutex mu_;
+  Mutex mu_;
+  CondVar changed_;
   // Reads go before stores, but a store has its turn after this many reads.
   static constexpr uint32_t kReadsInARow = 8;
   std::deque<CopyJob> reads_ ABSL_GUARDED_BY(mu_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/base/check.h"
+#include "server/base/clock.h"
 #include "server/base/logging.h"
 #include "server/engine/engine_state.h"
 

@@ -203,7 +203,7 @@ absl::StatusOr<NamespaceRef> NamespaceRegistry::Register(
   if (!status.ok()) return status;
   const NamespaceId id = DigestOfNamespace(spec);
 
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   const auto found = by_id_.find(id);
   if (found == by_id_.end() && by_id_.size() >= kNamespacesMax) {
     return absl::ResourceExhaustedError("register namespace " + ToHex(id) + ": " +
@@ -231,13 +231,13 @@ absl::StatusOr<NamespaceRef> NamespaceRegistry::Register(
 }
 
 NamespaceRef NamespaceRegistry::Find(const NamespaceId& id) const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   const auto found = by_id_.find(id);
   return found == by_id_.end() ? nullptr : found->second;
 }
 
 std::vector<NamespaceRef> NamespaceRegistry::List() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   std::vector<NamespaceRef> all;
   all.reserve(by_id_.size());
   for (const auto& [id, info] : by_id_) all.push_back(info);

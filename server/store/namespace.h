@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "server/base/mutex.h"
 #include "server/base/types.h"
 
 namespace kvstream::store {
@@ -95,7 +95,7 @@ class NamespaceRegistry {
 
  private:
   const NamespaceLimits limits_;
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
   absl::flat_hash_map<NamespaceId, NamespaceRef> by_id_ ABSL_GUARDED_BY(mu_);
 };
 

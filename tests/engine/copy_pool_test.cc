@@ -7,13 +7,14 @@
 #include <memory>
 #include <vector>
 
+#include "server/base/mutex.h"
 #include "server/store/chunk_format.h"
 
 namespace kvstream::engine {
 namespace {
 
 TEST(CopyPoolTest, EveryJobCopiesToAllItsDestinationsAndReportsTheChecksum) {
-  absl::Mutex mu;
+  Mutex mu;
   std::map<uint64_t, uint64_t> checksums;
   std::vector<std::byte> source(100000);
   for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 7);
@@ -22,7 +23,7 @@ TEST(CopyPoolTest, EveryJobCopiesToAllItsDestinationsAndReportsTheChecksum) {
   std::vector<std::vector<std::byte>> copies(64, std::vector<std::byte>(source.size() + 96));
   {
     CopyPool pool(3, [&](const CopyResult& result) {
-      absl::MutexLock lock(&mu);
+      MutexLock lock(&mu);
       EXPECT_TRUE(checksums.emplace(result.id, result.checksum).second);
       EXPECT_EQ(result.part, result.id % 5);
     });

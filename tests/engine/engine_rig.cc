@@ -8,14 +8,13 @@
 #include <cstring>
 #include <thread>
 
-#include "absl/time/time.h"
 #include "server/base/clock.h"
 #include "server/base/logging.h"
 
 namespace kvstream::engine {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr TimeNs kPatience = 60 * kSecond;
 constexpr size_t kSlots = 64;
 
 std::byte ByteOf(uint64_t key, uint64_t offset) {
@@ -34,7 +33,7 @@ uint64_t OperationOf(const SessionEvent& event) {
 }  // namespace
 
 void GatedTier::Read(std::span<const tier::ReadRequest> requests) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (reads_closed_) {
     reads_.insert(reads_.end(), requests.begin(), requests.end());
   } else {
@@ -43,7 +42,7 @@ void GatedTier::Read(std::span<const tier::ReadRequest> requests) {
 }
 
 void GatedTier::Write(tier::WriteRequest request) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (writes_closed_) {
     writes_.push_back(std::move(request));
   } else {
@@ -52,7 +51,7 @@ void GatedTier::Write(tier::WriteRequest request) {
 }
 
 void GatedTier::GateReads(bool closed) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   reads_closed_ = closed;
   if (closed || reads_.empty()) return;
   inner_->Read(reads_);
@@ -60,7 +59,7 @@ void GatedTier::GateReads(bool closed) {
 }
 
 void GatedTier::GateWrites(bool closed) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   writes_closed_ = closed;
   if (closed) return;
   for (tier::WriteRequest& request : writes_) inner_->Write(std::move(request));
@@ -68,26 +67,28 @@ void GatedTier::GateWrites(bool closed) {
 }
 
 size_t GatedTier::reads_held() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return reads_.size();
 }
 
 bool GatedTier::Stop(TimeNs deadline) { return inner_->Stop(deadline); }
 
 void RecordingSink::Send(SessionEvent event) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   events_.push_back(std::move(event));
+  changed_.NotifyAll();
 }
 
 void RecordingSink::End(absl::Status status) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   ended_ = true;
   end_ = std::move(status);
+  changed_.NotifyAll();
 }
 
 template <typename T>
 bool RecordingSink::Has(uint64_t client_op) const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return std::any_of(events_.begin(), events_.end(), [client_op](const SessionEvent& e) {
     return std::holds_alternative<T>(e) && OperationOf(e) == client_op;
   });
@@ -95,18 +96,15 @@ bool RecordingSink::Has(uint64_t client_op) const {
 
 template <typename T>
 T RecordingSink::Wait(uint64_t client_op) {
-  T found;
-  const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  const TimeNs deadline = Now() + kPatience;
+  MutexLock lock(&mu_);
+  do {
     for (const SessionEvent& e : events_) {
-      if (!std::holds_alternative<T>(e) || OperationOf(e) != client_op) continue;
-      found = std::get<T>(e);
-      return true;
+      if (std::holds_alternative<T>(e) && OperationOf(e) == client_op) return std::get<T>(e);
     }
-    return false;
-  };
-  absl::MutexLock lock(&mu_);
-  EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&find), kPatience)) << "no such event came";
-  return found;
+  } while (changed_.WaitUntil(&mu_, deadline));
+  ADD_FAILURE() << "no such event came";
+  return {};
 }
 
 template Quiesced RecordingSink::Wait<Quiesced>(uint64_t);
@@ -117,8 +115,11 @@ template bool RecordingSink::Has<Quiesced>(uint64_t) const;
 template bool RecordingSink::Has<StoreDurable>(uint64_t) const;
 
 absl::Status RecordingSink::WaitEnd() {
-  absl::MutexLock lock(&mu_);
-  EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&ended_), kPatience)) << "the stream goes on";
+  const TimeNs deadline = Now() + kPatience;
+  MutexLock lock(&mu_);
+  while (!ended_ && changed_.WaitUntil(&mu_, deadline)) {
+  }
+  EXPECT_TRUE(ended_) << "the stream goes on";
   return end_;
 }
 
@@ -164,19 +165,19 @@ EngineRig::~EngineRig() {
     tier->GateWrites(false);
   }
   engine_->BeginDrain();
-  EXPECT_TRUE(engine_->WaitDrained(Now() + absl::ToInt64Nanoseconds(kPatience)));
-  EXPECT_TRUE(engine_->EndSessions(Now() + absl::ToInt64Nanoseconds(kPatience)));
+  EXPECT_TRUE(engine_->WaitDrained(Now() + kPatience));
+  EXPECT_TRUE(engine_->EndSessions(Now() + kPatience));
   EXPECT_EQ(stats().pool_used_bytes.Get(), 0u);
   EXPECT_EQ(stats().leases.Get(), 0u);
   engine_->Stop();
   for (auto& tier : tiers_) {
-    EXPECT_TRUE(tier->Stop(Now() + absl::ToInt64Nanoseconds(kPatience)));
+    EXPECT_TRUE(tier->Stop(Now() + kPatience));
   }
   std::filesystem::remove_all(dir_);
 }
 
 void EngineRig::WaitUntil(const std::function<bool()>& condition, const char* what) {
-  const TimeNs deadline = Now() + absl::ToInt64Nanoseconds(kPatience);
+  const TimeNs deadline = Now() + kPatience;
   while (!condition()) {
     ASSERT_LT(Now(), deadline) << "waited in vain until " << what;
     std::this_thread::yield();
@@ -202,12 +203,12 @@ void EngineRig::Send(SessionId session, const SessionSink& sink, SessionMessage 
 }
 
 void EngineRig::Close(SessionId session) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   closed_.push_back(session);
 }
 
 bool EngineRig::closed(SessionId session) const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return std::find(closed_.begin(), closed_.end(), session) != closed_.end();
 }
 

@@ -12,7 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
+#include "absl/base/thread_annotations.h"
+#include "server/base/mutex.h"
 #include "server/engine/engine.h"
 #include "server/memory/sealed_memory.h"
 #include "server/store/namespace.h"
@@ -39,7 +40,7 @@ class GatedTier final : public tier::Tier {
 
  private:
   const std::unique_ptr<tier::Tier> inner_;
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
   bool reads_closed_ ABSL_GUARDED_BY(mu_) = false;
   bool writes_closed_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<tier::ReadRequest> reads_ ABSL_GUARDED_BY(mu_);
@@ -61,7 +62,8 @@ class RecordingSink final : public SessionSink {
   absl::Status WaitEnd();
 
  private:
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
+  CondVar changed_;
   std::vector<SessionEvent> events_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status end_ ABSL_GUARDED_BY(mu_);
@@ -107,7 +109,7 @@ class EngineRig : public HandoffPeer {
   uint64_t next_session_ = 1;
   // The test's own mapping of each session's buffer.
   std::vector<std::unique_ptr<memory::SealedMemory>> mappings_;
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
   std::vector<SessionId> closed_ ABSL_GUARDED_BY(mu_);
 };
 
