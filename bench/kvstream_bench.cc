@@ -16,7 +16,10 @@ constexpr char kUsage[] =
     "Usage: kvstream-bench step --socket PATH [options]\n"
     "\n"
     "Reads one step of many chunks into a host buffer and reports the time from sending it to its\n"
-    "end. With --store it stores the chunks instead, and waits until they are published.\n"
+    "end. With --store it stores the chunks instead, and waits until they are published. With\n"
+    "--paced it is ready once it has printed {}, and does so once for each line that it reads "
+    "from\n"
+    "standard input, so that a script can measure around each.\n"
     "Exit codes: 0 done, 1 failed or wrong bytes, 2 bad usage.\n\n";
 
 // Longer than any step here should take.
@@ -28,6 +31,7 @@ struct StepOptions {
   uint64_t chunk_bytes = uint64_t{16} << 20;
   uint64_t segment_bytes = uint64_t{4} << 20;
   bool store = false;
+  bool paced = false;
 };
 
 int Fail(const char* what, const absl::Status& status) {
@@ -57,10 +61,32 @@ class StepBench {
     auto buffer = client_->CreateHostBuffer(chunks() * options_.chunk_bytes);
     if (!buffer.ok()) return Fail("host buffer", buffer.status());
     buffer_ = *std::move(buffer);
-    return options_.store ? StoreAll() : ReadAll();
+    if (options_.store) {
+      const int failed = StoreAll();
+      // Before the session ends and its memory goes, which costs the daemon time too.
+      if (options_.paced) (void)NextLine();
+      return failed;
+    }
+    // The first step faults the buffer's pages into the daemon; an engine's buffers are warm.
+    if (const int failed = ReadOnce(); failed != 0) return failed;
+    if (!options_.paced) return ReadAll();
+    while (NextLine()) {
+      if (const int failed = ReadAll(); failed != 0) return failed;
+    }
+    return 0;
   }
 
  private:
+  // Says that it is ready, and waits for a line; false at the end of the input.
+  static bool NextLine() {
+    std::printf("{}\n");
+    std::fflush(stdout);
+    int c = std::getchar();
+    while (c != '\n' && c != EOF) c = std::getchar();
+    return c != EOF;
+  }
+
+  uint64_t total_bytes() const { return chunks() * options_.chunk_bytes; }
   uint64_t chunks() const { return options_.bytes / options_.chunk_bytes; }
 
   v1::ChunkAt At(uint64_t chunk) const {
@@ -91,6 +117,7 @@ class StepBench {
 
   int StoreAll() {
     ForEachPage([](std::byte* at, uint64_t word) { std::memcpy(at, &word, sizeof word); });
+    if (options_.paced && !NextLine()) return 0;
     v1::Store store;
     store.set_namespace_id(namespace_id_);
     store.set_want_durable(true);
@@ -113,8 +140,6 @@ class StepBench {
   }
 
   int ReadAll() {
-    // The first step faults the buffer's pages into the daemon; an engine's buffers are warm.
-    if (const int failed = ReadOnce(); failed != 0) return failed;
     std::memset(buffer_.data(), 0xAB, chunks() * options_.chunk_bytes);
     const absl::Time began = absl::Now();
     if (const int failed = ReadOnce(); failed != 0) return failed;
@@ -145,8 +170,7 @@ class StepBench {
     std::printf(
         "{\"bytes\": %llu, \"seconds\": %.6f, \"chunk_bytes\": %llu, "
         "\"segment_bytes\": %llu}\n",
-        static_cast<unsigned long long>(chunks() * options_.chunk_bytes),
-        absl::ToDoubleSeconds(absl::Now() - began),
+        static_cast<unsigned long long>(total_bytes()), absl::ToDoubleSeconds(absl::Now() - began),
         static_cast<unsigned long long>(options_.chunk_bytes),
         static_cast<unsigned long long>(options_.segment_bytes));
     return 0;
@@ -168,6 +192,7 @@ int Main(const std::vector<std::string>& arguments) {
       SizeOption("--chunk-bytes", "of a chunk", {4096, kMax}, &step.chunk_bytes),
       SizeOption("--segment-bytes", "of a segment", {4096, kMax}, &step.segment_bytes),
       FlagOption("--store", "store the chunks instead of reading them", &step.store),
+      FlagOption("--paced", "wait for a line of input before each", &step.paced),
       FlagOption("--help", "print this and exit", &help),
   };
   const auto rest = ParseOptions(arguments, options, Positionals::kMixed);

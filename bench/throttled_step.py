@@ -16,40 +16,14 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MIB = 1 << 20
+from bench_daemon import MIB, ROOT, Daemon, loop_tier
+
 BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
-
-
-def run(*command, **options):
-    return subprocess.run(command, check=True, text=True, capture_output=True, **options).stdout
-
-
-def make_tier(stack, folder, name, args):
-    """A mounted ext4 of its own loop device; returns mount point and device number."""
-    image = folder / f"{name}.img"
-    size = (args.gib * 1024 * 9 // 8 + 256) * MIB
-    with open(image, "wb") as file:
-        if args.sparse:
-            file.truncate(size)
-        else:
-            os.posix_fallocate(file.fileno(), 0, size)
-    device = run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
-    stack.callback(run, "losetup", "--detach", device)
-    run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
-    mount = folder / name
-    mount.mkdir()
-    run("mount", device, str(mount))
-    stack.callback(run, "umount", "--lazy", str(mount))
-    stat = os.stat(device)
-    return mount, f"{os.major(stat.st_rdev)}:{os.minor(stat.st_rdev)}"
 
 
 def throttle(group, devices, rates_mib):
@@ -59,43 +33,17 @@ def throttle(group, devices, rates_mib):
 
 
 def start_daemon(stack, group, folder, devices, args):
-    config = folder / "kvstream.textproto"
-    tiers = "".join(
-        f'tiers {{ name: "{name}" root: "{mount}" io_kib: {args.io_kib} '
-        f"window_mib: {args.window_mib} open_files: 4096 }}\n"
-        for name, (mount, _) in zip(("fast", "slow"), devices))
-    config.write_text(
-        f'sockets {{ grpc: "{folder}/kvstreamd.sock" }}\n{tiers}'
-        f"pool {{ mib: {args.pool_mib} }}\nmetrics {{ listen: \"\" }}\n"
-        "logging { level: \"warn\" }\n")
-    log = stack.enter_context(open(folder / "daemon.log", "w+", encoding="utf-8"))
-    daemon = subprocess.Popen([str(args.build / "server/kvstreamd"), "--config", str(config)],
-                              stderr=log)
-
-    def stop():
-        daemon.send_signal(signal.SIGTERM)
-        daemon.wait(timeout=60)
-    stack.callback(stop)
-    (group / "cgroup.procs").write_text(str(daemon.pid))
-    socket = folder / "kvstreamd.sock"
-    for _ in range(200):
-        probe = subprocess.run([str(args.build / "client/kvstreamctl"), "--socket", str(socket),
-                                "status"], capture_output=True, check=False)
-        if probe.returncode == 0:
-            return socket
-        if daemon.poll() is not None:
-            break
-        time.sleep(0.05)
-    log.seek(0)
-    sys.exit(f"the daemon did not start:\n{log.read()}")
+    daemon = Daemon(stack, args.build, folder,
+                    [(name, mount) for name, (mount, _) in zip(("fast", "slow"), devices)],
+                    f"io_kib: {args.io_kib} window_mib: {args.window_mib} open_files: 4096",
+                    f"pool {{ mib: {args.pool_mib} }}")
+    (group / "cgroup.procs").write_text(str(daemon.process.pid))
+    return daemon
 
 
-def step(args, socket, *more):
-    """Runs kvstream-bench step and returns its JSON line."""
-    line = run(str(args.build / "bench/kvstream-bench"), "step", "--socket", str(socket),
-               "--bytes", f"{args.gib}GiB", "--chunk-bytes", args.chunk_bytes,
-               "--segment-bytes", args.segment_bytes, *more)
-    return json.loads(line)
+def step(args, daemon, *more):
+    return daemon.step("--bytes", f"{args.gib}GiB", "--chunk-bytes", args.chunk_bytes,
+                       "--segment-bytes", args.segment_bytes, *more)
 
 
 def raw_rates(group, mounts, args):
@@ -125,15 +73,16 @@ def measure(args):
         group = BLKIO / folder.name
         group.mkdir()
         stack.callback(group.rmdir)
-        devices = [make_tier(stack, folder, name, args) for name in ("fast", "slow")]
-        socket = start_daemon(stack, group, folder, devices, args)
-        step(args, socket, "--store")
+        size = (args.gib * 1024 * 9 // 8 + 256) * MIB
+        devices = [loop_tier(stack, folder, name, size, args.sparse) for name in ("fast", "slow")]
+        daemon = start_daemon(stack, group, folder, devices, args)
+        step(args, daemon, "--store")
         for number in range(args.rounds):
             throttle(group, devices, args.rates)
             mounts = [mount for mount, _ in devices]
             alone = [raw_rates(group, [mount], args)[0] for mount in mounts]
             raw = raw_rates(group, mounts, args)
-            row = step(args, socket)
+            row = step(args, daemon)
             throttle(group, devices, (0, 0))
             bound = row["bytes"] / MIB / sum(args.rates)
             row.update(bench="step", round=number, raw_mib_s=raw, raw_alone_mib_s=alone,

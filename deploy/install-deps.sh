@@ -4,6 +4,7 @@
 # user it names what is missing and fails, so that nothing is half done.
 #
 #   deploy/install-deps.sh          install or report
+#   deploy/install-deps.sh --lint   the same, with what tests/lint.sh needs
 #   deploy/install-deps.sh --list   print the list, one package a line
 set -euo pipefail
 
@@ -31,6 +32,7 @@ packages=(
 
 case "${1:-}" in
   "") ;;
+  --lint) packages+=(clang-tidy) ;;
   --list)
     printf '%s\n' "${packages[@]}"
     exit 0

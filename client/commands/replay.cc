@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <random>
@@ -26,7 +27,7 @@ struct ReplayFlags {
   uint64_t generate = 0;
   uint64_t requests = std::numeric_limits<uint64_t>::max();
   uint64_t seed = 1;
-  uint64_t chunk_bytes = 256 * 1024;
+  uint64_t chunk_bytes = uint64_t{256} << 10;
   uint64_t segment_bytes = 0;
   uint64_t batch = 1;
   uint64_t forward_ms = 0;
@@ -66,7 +67,7 @@ std::vector<Option> Options(ReplayFlags* f) {
 // The value that a share of the values do not exceed. REQUIRES: sorted.
 absl::Duration Percentile(const std::vector<absl::Duration>& sorted, double share) {
   if (sorted.empty()) return absl::ZeroDuration();
-  const auto at = static_cast<size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5);
+  const auto at = static_cast<size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)));
   return sorted[at];
 }
 

@@ -112,7 +112,7 @@ absl::Status Replay::Reconnect() {
   const absl::Time deadline = absl::Now() + options_.reconnect;
   for (;;) {
     client_.reset();
-    const absl::Status status = Connect();
+    absl::Status status = Connect();
     if (status.ok() || absl::Now() >= deadline) return status;
     absl::SleepFor(absl::Milliseconds(50));
   }

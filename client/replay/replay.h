@@ -26,7 +26,7 @@ namespace kvstream::replay {
 
 struct ReplayOptions {
   ClientOptions client;
-  uint64_t chunk_bytes = 256 * 1024;
+  uint64_t chunk_bytes = uint64_t{256} << 10;
   // 0: the daemon's default.
   uint64_t segment_bytes = 0;
   // Requests in a step.

@@ -1,5 +1,7 @@
 #include "server/engine/copy_pool.h"
 
+#include <pthread.h>
+
 #include <cstring>
 #include <utility>
 
@@ -28,6 +30,7 @@ void CopyPool::Submit(CopyJob job) {
 }
 
 void CopyPool::Run() {
+  pthread_setname_np(pthread_self(), "copy");
   for (;;) {
     CopyJob job;
     {

@@ -1,5 +1,7 @@
 #include "server/engine/engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -65,6 +67,7 @@ void Engine::Stop() {
 }
 
 void Engine::Run() {
+  pthread_setname_np(pthread_self(), "engine");
   Letters letters;
   while (!stopping_) {
     mailbox_.Take(NextDeadline(), &letters);

@@ -1,8 +1,5 @@
 #include "server/store/chunk_format.h"
 
-#define XXH_STATIC_LINKING_ONLY  // The hash state on the stack: no allocation for each segment.
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -10,6 +7,8 @@
 #include "server/base/check.h"
 #include "server/store/chunk_key.h"
 #include "server/store/encoding.h"
+#include "server/store/stream_copy.h"
+#include "server/store/xxh3.h"
 
 namespace kvstream::store {
 namespace {
@@ -120,7 +119,7 @@ uint64_t CopyAndChecksum(const KeyDigest& key, uint32_t segment, std::span<const
     const auto block = source.subspan(at, std::min(kHotBlockBytes, source.size() - at));
     XXH3_64bits_update(&state, block.data(), block.size());
     for (std::byte* destination : destinations) {
-      std::memcpy(destination + at, block.data(), block.size());
+      StreamCopy(destination + at, block.data(), block.size());
     }
   }
   return XXH3_64bits_digest(&state);

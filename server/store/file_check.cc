@@ -1,8 +1,6 @@
 // FileIsDamaged: the one function of the format that reads.
-#define XXH_STATIC_LINKING_ONLY  // The hash state on the stack.
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +9,7 @@
 
 #include "server/base/check.h"
 #include "server/store/chunk_format.h"
+#include "server/store/xxh3.h"
 
 namespace kvstream::store {
 namespace {
