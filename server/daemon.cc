@@ -106,7 +106,7 @@ absl::Status Daemon::OpenTiers() {
     if (status.ok()) {
       const TierId id{static_cast<uint32_t>(tiers_.size())};
       auto tier =
-          tier::OpenUringTier(TierOptionsOf(options_, options, id), pool_->bytes(), engine_.get());
+          tier::OpenFileTier(TierOptionsOf(options_, options, id), pool_->bytes(), engine_.get());
       if (tier.ok()) {
         const tier::TierFacts& facts = (*tier)->facts();
         spdlog::info("tier open: tier={} root={} engine={} direct={} alignment={} registered={}",

@@ -31,7 +31,9 @@ ReadLane::ReadLane(LaneParts parts)
 
 absl::Status ReadLane::Start() {
   return loop_.Start({.thread_name = "tier" + std::to_string(parts_.options->id.value) + "-read",
+                      .engine = parts_.engine,
                       .entries = parts_.options->queue_depth + kOpensMax,
+                      .threads = parts_.options->io_threads,
                       .memory = parts_.memory,
                       .hook = parts_.hook});
 }
