@@ -72,6 +72,8 @@ class ReadLane final : private IoLoop::User {
   void OpenWaiting();
   void StartOpen(OpenFile* file);
   void OnOpened(OpenFile* file, int32_t result);
+  // Opens a file again in the place of one that is idle. False where that was done, or none is.
+  bool RetryOpen(OpenFile* file);
   // Gives device requests to the loop. True if a read ended on the way.
   bool IssuePieces();
   void IssuePiece(PendingRead* read);
@@ -80,7 +82,8 @@ class ReadLane final : private IoLoop::User {
   void Finish(PendingRead* read);
   void Complete(PendingRead* read);
   void ReleaseFile(PendingRead* read);
-  void Close(std::unique_ptr<OpenFile> file);
+  void Close(
+      std::unique_ptr<OpenFile> file, IoLoop::Done done = [](int32_t) {});
 
   const LaneParts parts_;
   Outbox outbox_;
@@ -98,6 +101,7 @@ class ReadLane final : private IoLoop::User {
   std::deque<PendingRead*> ready_;
   uint32_t opens_in_flight_ = 0;
   uint32_t pieces_in_flight_ = 0;
+  bool warned_of_descriptors_ = false;
 };
 
 }  // namespace kvstream::tier

@@ -141,6 +141,8 @@ struct TierStats {
   Counter retries;
   // Completions whose request is unknown; always a bug or a stale completion, never used.
   Counter unknown_completions;
+  // Opens that met the limit of descriptors; each is tried again once where an idle one was closed.
+  Counter descriptor_shortages;
   Gauge open_files;
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
@@ -71,12 +72,13 @@ class IoFaultTest : public testing::TestWithParam<IoEngine> {
 
   TemporaryFolder folder_;
   Recorder recorder_;
-  const std::string path_ = "v1/aa/bb/cc/file.kv";
+  std::string path_ = "v1/aa/bb/cc/file.kv";
   const Blocks file_ = Blocks::Pattern(kBlockBytes + kPayload, 4);
   const Blocks copy_{kBlockBytes + kPayload};
   size_t awaited_ = 0;
   std::mutex mu_;
   int seen_ = 0;
+  std::atomic<bool> short_of_descriptors_{false};
   std::unique_ptr<Tier> tier_;
 };
 
@@ -122,6 +124,28 @@ TEST_P(IoFaultTest, TryingAgainEnds) {
   EXPECT_EQ(completion.code, absl::StatusCode::kUnavailable);
   EXPECT_EQ(completion.error, EAGAIN);
   EXPECT_EQ(tier_->stats().retries.Get(), IoLoop::kRetriesMax);
+}
+
+TEST_P(IoFaultTest, OpenWithoutADescriptorTakesThePlaceOfAnIdleOne) {
+  Open(Kind::kOpen, [this](int, const Operation& operation, int32_t result) {
+    if ((operation.open_flags & O_CREAT) != 0 || !short_of_descriptors_.exchange(false)) {
+      return result;
+    }
+    if (result >= 0) close(result);
+    return -EMFILE;
+  });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  // Nothing is idle.
+  short_of_descriptors_ = true;
+  EXPECT_EQ(Read().code, absl::StatusCode::kResourceExhausted);
+  ASSERT_EQ(Read().code, absl::StatusCode::kOk);
+  path_ = "v1/aa/bb/cc/other.kv";
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  short_of_descriptors_ = true;
+  EXPECT_EQ(Read().code, absl::StatusCode::kOk);
+  EXPECT_EQ(copy_.Copy(), file_.Copy());
+  EXPECT_EQ(tier_->stats().descriptor_shortages.Get(), 2u);
+  EXPECT_EQ(tier_->stats().open_files.Get(), 1u);
 }
 
 TEST_P(IoFaultTest, FailedReadCompletesAfterItsLastPiece) {
