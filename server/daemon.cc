@@ -12,7 +12,9 @@
 #include "server/base/errno_status.h"
 #include "server/base/logging.h"
 #include "server/base/random.h"
+#include "server/base/run_within.h"
 #include "server/daemon_options.h"
+#include "server/limits.h"
 
 namespace kvstream {
 namespace {
@@ -21,32 +23,48 @@ constexpr TimeNs kEndSessions = 2 * kSecond;
 constexpr TimeNs kStreamGrace = kSecond;
 constexpr TimeNs kTierStop = 5 * kSecond;
 
-// Two tiers on one directory would be one replica that counts as two.
-absl::Status CheckRootsDiffer(const std::vector<config::TierOptions>& tiers) {
-  std::vector<struct stat> roots;
-  for (size_t i = 0; i < tiers.size(); ++i) {
-    struct stat root;
-    if (stat(tiers[i].root.c_str(), &root) != 0) {
-      if (!tiers[i].required) {
-        roots.push_back({});
-        continue;
-      }
-      return ErrnoStatus(errno, "tiers[" + std::to_string(i) + "].root: stat", tiers[i].root);
-    }
-    for (size_t j = 0; j < i; ++j) {
-      if (roots[j].st_ino == root.st_ino && roots[j].st_dev == root.st_dev) {
-        return absl::InvalidArgumentError(
-            "tiers[" + std::to_string(i) + "].root: " + tiers[i].root +
-            " is the same directory as " + tiers[j].root + " of tiers[" + std::to_string(j) + "]");
-      }
-    }
-    roots.push_back(root);
-  }
-  return absl::OkStatus();
+// For the first touch of a root: longer than a mount on demand takes.
+constexpr TimeNs kRootPatience = 10 * kSecond;
+
+absl::Status DoesNotAnswer(const std::string& root) {
+  return absl::DeadlineExceededError("open " + root + ": the file system does not answer");
 }
 
-// A node's own directory has one daemon. A shared one is meant to have several.
-absl::StatusOr<UniqueFd> LockRoot(const std::string& root) {
+absl::StatusOr<struct stat> StatRoot(const std::string& root) {
+  const auto answer = RunWithin(
+      kRootPatience, [root]() -> absl::StatusOr<struct stat> {
+        struct stat result;
+        if (stat(root.c_str(), &result) != 0) return ErrnoStatus(errno, "stat", root);
+        return result;
+      });
+  return answer.has_value() ? *answer : DoesNotAnswer(root);
+}
+
+// Two tiers on one directory would be one replica that counts as two. What stat said of each root:
+// an error is one of a tier that is not required.
+absl::StatusOr<std::vector<absl::Status>> CheckRoots(
+    const std::vector<config::TierOptions>& tiers) {
+  std::vector<absl::Status> answers;
+  std::vector<struct stat> roots;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    const std::string field = "tiers[" + std::to_string(i) + "].root: ";
+    const auto root = StatRoot(tiers[i].root);
+    if (!root.ok() && tiers[i].required) {
+      return absl::Status(root.status().code(), field + std::string(root.status().message()));
+    }
+    for (size_t j = 0; j < i && root.ok(); ++j) {
+      if (answers[j].ok() && roots[j].st_ino == root->st_ino && roots[j].st_dev == root->st_dev) {
+        return absl::InvalidArgumentError(field + tiers[i].root + " is the same directory as " +
+                                          tiers[j].root + " of tiers[" + std::to_string(j) + "]");
+      }
+    }
+    answers.push_back(root.status());
+    roots.push_back(root.ok() ? *root : (struct stat){});
+  }
+  return answers;
+}
+
+absl::StatusOr<UniqueFd> LockRootNow(const std::string& root) {
   const std::string path = root + "/.kvstreamd.lock";
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, "open", path);
@@ -58,6 +76,30 @@ absl::StatusOr<UniqueFd> LockRoot(const std::string& root) {
     return ErrnoStatus(errno, "flock", path);
   }
   return fd;
+}
+
+// A node's own directory has one daemon. A shared one is meant to have several.
+absl::StatusOr<UniqueFd> LockRoot(const std::string& root) {
+  auto lock = RunWithin(kRootPatience, [root] { return LockRootNow(root); });
+  return lock.has_value() ? *std::move(lock) : DoesNotAnswer(root);
+}
+
+bool MayRegisterPool(const config::Options& options) {
+  const Limit locked = LockedMemory(options);
+  if (locked.enough()) return true;
+  // All or nothing: what one tier registers must not keep the next one's rings from starting.
+  spdlog::warn("staging pool not registered, reads cost more CPU: locked_need={} limit={} raise={}",
+               locked.need, locked.have, locked.raise);
+  return false;
+}
+
+std::vector<std::string> LimitConditions(const config::Options& options) {
+  const Limit files = OpenFiles(options);
+  if (files.enough()) return {};
+  spdlog::warn("limit of open files is low: need={} limit={} raise={}", files.need, files.have,
+               files.raise);
+  return {"the limit of open files, " + std::to_string(files.have) + ", is less than the " +
+          std::to_string(files.need) + " that the tiers may need: raise it with " + files.raise};
 }
 
 }  // namespace
@@ -77,7 +119,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const config::Options& opt
 }
 
 absl::Status Daemon::StartParts() {
-  if (auto status = CheckRootsDiffer(options_.tiers); !status.ok()) return status;
+  RaiseOpenFiles();
+  const auto roots = CheckRoots(options_.tiers);
+  if (!roots.ok()) return roots.status();
   auto pool = memory::SealedMemory::Create("kvstreamd-pool", options_.pool_bytes, true);
   if (!pool.ok()) {
     return absl::Status(pool.status().code(),
@@ -87,15 +131,17 @@ absl::Status Daemon::StartParts() {
   gpu_ = gpu::OpenGpu();
   namespaces_ = std::make_unique<store::NamespaceRegistry>(NamespaceLimitsOf(options_));
   engine_ = std::make_unique<engine::Engine>(pool_.get(), gpu_.get());
-  if (auto status = OpenTiers(); !status.ok()) return status;
+  if (auto status = OpenTiers(*roots); !status.ok()) return status;
   return StartServers();
 }
 
-absl::Status Daemon::OpenTiers() {
+absl::Status Daemon::OpenTiers(const std::vector<absl::Status>& roots) {
   std::vector<OpenTier> missing;
-  for (const config::TierOptions& options : options_.tiers) {
-    absl::Status status;
-    if (!options.shared) {
+  const bool register_memory = MayRegisterPool(options_);
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const config::TierOptions& options = options_.tiers[i];
+    absl::Status status = roots[i];
+    if (status.ok() && !options.shared) {
       auto lock = LockRoot(options.root);
       if (lock.ok()) {
         root_locks_.push_back(std::move(*lock));
@@ -105,13 +151,14 @@ absl::Status Daemon::OpenTiers() {
     }
     if (status.ok()) {
       const TierId id{static_cast<uint32_t>(tiers_.size())};
-      auto tier =
-          tier::OpenUringTier(TierOptionsOf(options_, options, id), pool_->bytes(), engine_.get());
+      auto tier = tier::OpenFileTier(TierOptionsOf(options_, options, id, register_memory),
+                                     pool_->bytes(), engine_.get());
       if (tier.ok()) {
         const tier::TierFacts& facts = (*tier)->facts();
-        spdlog::info("tier open: tier={} root={} engine={} direct={} alignment={} registered={}",
-                     options.name, options.root, facts.io_engine, facts.direct, facts.alignment,
-                     facts.registered_buffers);
+        spdlog::info(
+            "tier open: tier={} root={} engine={} direct={} alignment={} registered={} reason={}",
+            options.name, options.root, facts.io_engine, facts.direct, facts.alignment,
+            facts.registered_buffers, facts.engine_reason + facts.buffered_reason);
         tiers_.push_back({options, std::move(*tier)});
         continue;
       }
@@ -174,7 +221,7 @@ absl::Status Daemon::StartServers() {
   if (!server.ok()) return server.status();
   rpc_ = std::move(*server);
   facts_.ready.Set(1);
-  rpc_->SetReady(true, {});
+  rpc_->SetReady(true, LimitConditions(options_));
   spdlog::info("serving: version={} boot={} socket={} metrics={}", kVersion, ToHex(boot_id_),
                options_.grpc_socket, metrics_address());
   return absl::OkStatus();

@@ -51,7 +51,8 @@ class Daemon {
 
   explicit Daemon(const config::Options& options);
   absl::Status StartParts();
-  absl::Status OpenTiers();
+  // `roots`: what is known of each tier's directory.
+  absl::Status OpenTiers(const std::vector<absl::Status>& roots);
   absl::Status StartServers();
   std::vector<tier::Tier*> tiers() const;
 

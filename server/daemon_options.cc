@@ -10,6 +10,18 @@ namespace {
 // The smallest segment that is worth a request of its own.
 constexpr uint64_t kSegmentBytesMin = 16 * kKiB;
 
+tier::IoEngine EngineOf(config::IoEngine engine) {
+  switch (engine) {
+    case config::IoEngine::kUring:
+      return tier::IoEngine::kUring;
+    case config::IoEngine::kThreads:
+      return tier::IoEngine::kThreads;
+    case config::IoEngine::kAuto:
+      break;
+  }
+  return tier::IoEngine::kAuto;
+}
+
 }  // namespace
 
 store::NamespaceLimits NamespaceLimitsOf(const config::Options& options) {
@@ -45,7 +57,7 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
 }
 
 tier::TierOptions TierOptionsOf(const config::Options& options, const config::TierOptions& tier,
-                                TierId id) {
+                                TierId id, bool register_memory) {
   tier::TierOptions out;
   out.id = id;
   out.name = tier.name;
@@ -53,6 +65,9 @@ tier::TierOptions TierOptionsOf(const config::Options& options, const config::Ti
   out.io_bytes = tier.io_bytes;
   out.open_files_max = tier.open_files;
   out.fsync = options.fsync;
+  out.io_engine = EngineOf(tier.io_engine);
+  out.io_threads = tier.io_threads;
+  out.register_memory = register_memory;
   return out;
 }
 

@@ -16,7 +16,7 @@ store::NamespaceLimits NamespaceLimitsOf(const config::Options& options);
 engine::EngineOptions EngineOptionsOf(const config::Options& options,
                                       const std::vector<config::TierOptions>& open);
 tier::TierOptions TierOptionsOf(const config::Options& options, const config::TierOptions& tier,
-                                TierId id);
+                                TierId id, bool register_memory);
 rpc::Limits LimitsOf(const config::Options& options);
 
 }  // namespace kvstream

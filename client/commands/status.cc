@@ -21,7 +21,8 @@ std::string Rate(uint64_t bytes_per_second) {
 }
 
 void PrintTiers(const v1::Status& status) {
-  std::vector<std::vector<std::string>> places = {{"TIER", "STATE", "ENGINE", "DIRECT", "ROOT"}};
+  std::vector<std::vector<std::string>> places = {
+      {"TIER", "STATE", "ENGINE", "DIRECT", "ALIGNMENT", "REGISTERED", "ROOT"}};
   std::vector<std::vector<std::string>> traffic = {{"TIER", "READ", "WRITTEN", "READ RATE",
                                                     "WRITE RATE", "IN FLIGHT", "WINDOW", "BACKLOG",
                                                     "QUARANTINED"}};
@@ -29,7 +30,8 @@ void PrintTiers(const v1::Status& status) {
       {"TIER", "READ ERRORS", "WRITE ERRORS", "CORRUPT READS", "WRITES DROPPED"}};
   for (const v1::TierStatus& tier : status.tiers()) {
     places.push_back({tier.name(), StateName(tier.state()), tier.io_engine(),
-                      tier.direct() ? "yes" : "no", tier.root()});
+                      tier.direct() ? "yes" : "no", FormatBytes(tier.alignment()),
+                      tier.registered_buffers() ? "yes" : "no", tier.root()});
     traffic.push_back({tier.name(), FormatBytes(tier.bytes_read()),
                        FormatBytes(tier.bytes_written()), Rate(tier.read_rate()),
                        Rate(tier.write_rate()), FormatBytes(tier.in_flight_bytes()),

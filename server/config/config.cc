@@ -79,6 +79,18 @@ bool TierNameIsWellFormed(const std::string& name) {
   });
 }
 
+IoEngine EngineOf(v1::Tier::IoEngine engine) {
+  switch (engine) {
+    case v1::Tier::IO_URING:
+      return IoEngine::kUring;
+    case v1::Tier::THREADS:
+      return IoEngine::kThreads;
+    case v1::Tier::AUTO:
+      break;
+  }
+  return IoEngine::kAuto;
+}
+
 TierOptions ConvertTier(const v1::Tier& in, const std::string& field, Problems& problems) {
   TierOptions out;
   out.name = in.name();
@@ -106,6 +118,9 @@ TierOptions ConvertTier(const v1::Tier& in, const std::string& field, Problems& 
                              : out.window_bytes / 2;
   out.open_files = static_cast<uint32_t>(
       problems.InRange(absl::StrCat(field, ".open_files"), in.open_files(), {16, 100000}));
+  out.io_engine = EngineOf(in.io_engine());
+  out.io_threads = static_cast<uint32_t>(
+      problems.InRange(absl::StrCat(field, ".io_threads"), in.io_threads(), {1, 256}));
   return out;
 }
 

@@ -10,6 +10,8 @@
 
 namespace kvstream::config {
 
+enum class IoEngine : uint8_t { kAuto, kUring, kThreads };
+
 struct TierOptions {
   std::string name;
   std::string root;
@@ -21,6 +23,8 @@ struct TierOptions {
   uint64_t write_backlog_bytes = 0;
   uint64_t quarantine_bytes = 0;
   uint32_t open_files = 0;
+  IoEngine io_engine = IoEngine::kAuto;
+  uint32_t io_threads = 0;
 };
 
 struct Options {

@@ -150,6 +150,8 @@ constexpr Series<TierStats, Counter> kTierCounters[] = {
     {"kvstreamd_tier_retries_total", "Requests given to the kernel again.", &TierStats::retries},
     {"kvstreamd_tier_unknown_completions_total", "Completions whose request is unknown; a bug.",
      &TierStats::unknown_completions},
+    {"kvstreamd_tier_descriptor_shortages_total", "Opens that met the limit of descriptors.",
+     &TierStats::descriptor_shortages},
 };
 
 // The stats structs hold nothing but numbers, so their sizes tell how many they have: a number

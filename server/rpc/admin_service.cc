@@ -76,6 +76,24 @@ void FillTierFromEngine(const engine::TierEngineStats& stats, v1::TierStatus* ou
   out->set_write_rate(stats.write_rate.Get());
 }
 
+void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
+                       const tier::TierStats& stats, v1::Status* status) {
+  const std::string tier = "tier " + name;
+  if (!facts.engine_reason.empty()) {
+    status->add_conditions(tier + " uses threads for its I/O: " + facts.engine_reason);
+  }
+  if (!facts.direct) {
+    status->add_conditions(tier + " uses buffered I/O: " + facts.buffered_reason);
+  }
+  if (facts.io_engine == "io_uring" && !facts.registered_buffers) {
+    status->add_conditions(tier +
+                           " reads without registered buffers: the locked-memory limit is low");
+  }
+  if (stats.descriptor_shortages.Get() != 0) {
+    status->add_conditions(tier + " met the limit of open files: raise LimitNOFILE");
+  }
+}
+
 // Every namespace that is registered or has chunks, in the order of the ids.
 void FillNamespaces(const UsageMap& usage, const store::NamespaceRegistry& registry,
                     v1::ListNamespacesReply* reply) {
@@ -120,15 +138,11 @@ void AdminService::FillTier(uint32_t tier, v1::Status* status) const {
   out->set_direct(facts.direct);
   out->set_alignment(facts.alignment);
   out->set_registered_buffers(facts.registered_buffers);
-  if (!facts.direct) {
-    status->add_conditions("tier " + row.name +
-                           " uses buffered I/O: its file system refused O_DIRECT");
-  }
-  if (!facts.registered_buffers) {
-    status->add_conditions("tier " + row.name +
-                           " reads without registered buffers: the locked-memory limit is low");
-  }
+  out->set_engine_reason(facts.engine_reason);
+  out->set_buffered_reason(facts.buffered_reason);
   const tier::TierStats& stats = row.tier->stats();
+  AddTierConditions(row.name, facts, stats, status);
+  out->set_descriptor_shortages(stats.descriptor_shortages.Get());
   out->set_bytes_read(stats.bytes_read.Get());
   out->set_bytes_written(stats.bytes_written.Get());
   out->set_read_errors(stats.read_errors.Get());

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "server/tier/ring_loop.h"
+#include "server/tier/io_loop.h"
 #include "server/tier/tier.h"
 
 namespace kvstream::tier {
@@ -13,10 +13,13 @@ namespace kvstream::tier {
 struct LaneParts {
   const TierOptions* options = nullptr;
   int root_fd = -1;
+  // kUring or kThreads.
+  IoEngine engine = IoEngine::kUring;
   // Files are opened with O_DIRECT.
   bool direct = false;
   TierStats* stats = nullptr;
   CompletionSink* sink = nullptr;
+  // Registered with the rings; empty for none.
   std::span<std::byte> memory;
   ResultHook hook;
 };

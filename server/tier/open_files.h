@@ -27,6 +27,8 @@ struct OpenFile {
   uint32_t users = 0;
   // No longer found by its path: closed after its last user.
   bool forgotten = false;
+  // Its open met the limit of descriptors, and is tried once more.
+  bool retried = false;
   // Reads that wait for the open.
   std::vector<PendingRead*> waiters;
 };

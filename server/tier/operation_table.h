@@ -1,4 +1,4 @@
-// The operations a ring has in flight. Each gets a number made of its place and of how often that
+// The operations a loop has in flight. Each gets a number made of its place and of how often that
 // place was used, so that a completion that is late or not ours finds nothing.
 //
 // Thread rule: belongs to its loop's thread.
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "server/tier/uring.h"
+#include "server/tier/io_queue.h"
 
 namespace kvstream::tier {
 
@@ -31,7 +31,7 @@ class OperationTable {
     bool delayed = false;
   };
 
-  // Returns the number to give to the ring.
+  // Returns the number to give to the queue.
   uint64_t Add(const Operation& operation, Done done) {
     if (free_.empty()) {
       free_.push_back(static_cast<uint32_t>(places_.size()));

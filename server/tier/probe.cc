@@ -20,7 +20,9 @@
 #include "server/base/errno_status.h"
 #include "server/base/logging.h"
 #include "server/base/random.h"
+#include "server/base/run_within.h"
 #include "server/base/unique_fd.h"
+#include "server/tier/direct_io.h"
 #include "server/tier/lane_parts.h"
 #include "server/tier/paths.h"
 #include "server/tier/read_lane.h"
@@ -68,7 +70,7 @@ class ProbeSink final : public CompletionSink {
 // can be left behind whole.
 class Try {
  public:
-  Try(const TierOptions& options, int root_fd, bool direct)
+  Try(const TierOptions& options, IoEngine engine, int root_fd, bool direct)
       : options_(options),
         root_(fcntl(root_fd, F_DUPFD_CLOEXEC, 0)),
         path_(RandomSibling("v1/", ".probe-")),
@@ -76,16 +78,16 @@ class Try {
         memory_(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, 2 * kFileBytes))),
         parts_{.options = &options_,
                .root_fd = root_.get(),
+               .engine = engine,
                .direct = direct,
                .stats = &stats_,
                .sink = &sink_,
-               .memory = {memory_.get(), 2 * kFileBytes},
                .hook = {}},
         reader_(parts_),
         writer_(parts_) {}
 
+  // Fails where the engine does.
   absl::Status Start() {
-    if (!root_.valid()) return ErrnoStatus(errno, "duplicate the descriptor of", options_.root);
     const absl::Status status = reader_.Start();
     return status.ok() ? writer_.Start() : status;
   }
@@ -116,17 +118,6 @@ class Try {
       status = absl::DataLossError("read " + Where() + ": other bytes than were written");
     }
     return status;
-  }
-
-  uint32_t Alignment() const {
-#ifdef STATX_DIOALIGN
-    struct statx stat {};
-    if (statx(root_.get(), path_.c_str(), AT_SYMLINK_NOFOLLOW, STATX_DIOALIGN, &stat) == 0 &&
-        (stat.stx_mask & STATX_DIOALIGN) != 0 && stat.stx_dio_offset_align != 0) {
-      return std::max(stat.stx_dio_mem_align, stat.stx_dio_offset_align);
-    }
-#endif
-    return kBlockBytes;
   }
 
   // Unlinks the file, if it was made. 0 or an errno.
@@ -173,31 +164,71 @@ class Try {
   WriteLane writer_;
 };
 
-absl::StatusOr<ProbeResult> ProbeOnce(const TierOptions& options, int root_fd, bool direct,
-                                      int* error) {
-  auto attempt = std::make_unique<Try>(options, root_fd, direct);
-  absl::Status status = attempt->Start();
-  if (status.ok()) status = attempt->Run(error);
-  ProbeResult result{.direct = direct, .alignment = kBlockBytes};
-  if (status.ok() && direct) result.alignment = attempt->Alignment();
+absl::Status DoesNotAnswer(const TierOptions& options) {
+  return absl::DeadlineExceededError("probe tier root " + options.root +
+                                     ": the file system does not answer");
+}
+
+// *error is the errno of a file system that refused, *refused the error of an engine that did.
+absl::Status ProbeOnce(const TierOptions& options, IoEngine engine, int root_fd, bool direct,
+                       int* error, absl::Status* refused) {
+  auto attempt = std::make_unique<Try>(options, engine, root_fd, direct);
+  *refused = attempt->Start();
+  absl::Status status = refused->ok() ? attempt->Run(error) : *refused;
   if (!attempt->Stop()) {
     (void)attempt.release();
-    return status.ok() ? absl::DeadlineExceededError("stop the probe of " + options.root) : status;
+    return status.ok() ? DoesNotAnswer(options) : status;
   }
-  const int removed = attempt->Remove();
-  if (status.ok() && removed != 0) status = ErrnoStatus(removed, "unlink", attempt->Where());
-  if (!status.ok()) return status;
-  return result;
+  const auto removed = RunWithin(kPatience, [a = attempt.get()] { return a->Remove(); });
+  if (!removed.has_value()) {
+    (void)attempt.release();
+    return status.ok() ? DoesNotAnswer(options) : status;
+  }
+  if (status.ok() && *removed != 0) status = ErrnoStatus(*removed, "unlink", attempt->Where());
+  return status;
+}
+
+// Empty where direct I/O is worth a try.
+std::string WhyNotDirect(const DirectIo& told) {
+  if (told.alignment > kBlockBytes) {
+    return "direct I/O needs " + std::to_string(told.alignment) +
+           "-byte alignment, the file format gives " + std::to_string(kBlockBytes);
+  }
+  return told.known && told.alignment == 0 ? told.file_system + " offers no direct I/O" : "";
 }
 
 }  // namespace
 
-absl::StatusOr<ProbeResult> Probe(const TierOptions& options, int root_fd) {
+absl::StatusOr<ProbeResult> Probe(const TierOptions& options, IoEngine engine, int root_fd,
+                                  absl::Status* refused) {
+  *refused = absl::OkStatus();
+  auto root = std::make_shared<UniqueFd>(fcntl(root_fd, F_DUPFD_CLOEXEC, 0));
+  if (!root->valid()) return ErrnoStatus(errno, "duplicate the descriptor of", options.root);
+  const auto told =
+      RunWithin(kPatience, [root, path = options.root] { return AskDirectIo(root->get(), path); });
+  if (!told.has_value()) return DoesNotAnswer(options);
+  if (!told->ok()) return told->status();
+
   int error = 0;
-  absl::StatusOr<ProbeResult> result = ProbeOnce(options, root_fd, /*direct=*/true, &error);
-  if (result.ok() || (error != EINVAL && error != EOPNOTSUPP)) return result;
-  spdlog::warn("direct I/O refused, using buffered: tier={} root={}", options.name, options.root);
-  return ProbeOnce(options, root_fd, /*direct=*/false, &error);
+  ProbeResult result{.direct = true,
+                     .alignment = (*told)->known ? (*told)->alignment : uint32_t{kBlockBytes},
+                     .buffered_reason = WhyNotDirect(**told)};
+  if (result.buffered_reason.empty()) {
+    const absl::Status status =
+        ProbeOnce(options, engine, root_fd, /*direct=*/true, &error, refused);
+    if (status.ok()) return result;
+    if (!refused->ok() || (error != EINVAL && error != EOPNOTSUPP)) return status;
+    result.buffered_reason =
+        std::string("O_DIRECT refused: ") + strerrorname_np(error) + " on " + (*told)->file_system;
+  }
+  spdlog::warn("using buffered I/O, which costs CPU and page cache: tier={} root={} cause={}",
+               options.name, options.root, result.buffered_reason);
+  result.direct = false;
+  result.alignment = kBlockBytes;
+  const absl::Status status =
+      ProbeOnce(options, engine, root_fd, /*direct=*/false, &error, refused);
+  if (!status.ok()) return status;
+  return result;
 }
 
 }  // namespace kvstream::tier

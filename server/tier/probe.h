@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/tier/tier.h"
 
@@ -14,11 +16,15 @@ struct ProbeResult {
   bool direct = false;
   // What it asks direct I/O to be aligned to, bytes; kBlockBytes where it does not tell.
   uint32_t alignment = 0;
+  // Why it is not direct.
+  std::string buffered_reason;
 };
 
-// Tries direct I/O, and where the file system refuses it, buffered. Errors name the tier's root
-// and what failed; DEADLINE_EXCEEDED when the file system did not answer in half a minute, and
-// DATA_LOSS when it gave other bytes back. Blocks.
-absl::StatusOr<ProbeResult> Probe(const TierOptions& options, int root_fd);
+// Tries direct I/O with an engine, and where the file system refuses it, buffered. Errors name the
+// tier's root and what failed; DEADLINE_EXCEEDED when the file system did not answer in half a
+// minute, and DATA_LOSS when it gave other bytes back. Where the engine could not be started,
+// `refused` is that error too. Blocks.
+absl::StatusOr<ProbeResult> Probe(const TierOptions& options, IoEngine engine, int root_fd,
+                                  absl::Status* refused);
 
 }  // namespace kvstream::tier

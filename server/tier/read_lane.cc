@@ -9,6 +9,7 @@
 
 #include "server/base/check.h"
 #include "server/base/errno_status.h"
+#include "server/base/logging.h"
 
 namespace kvstream::tier {
 namespace {
@@ -31,7 +32,9 @@ ReadLane::ReadLane(LaneParts parts)
 
 absl::Status ReadLane::Start() {
   return loop_.Start({.thread_name = "tier" + std::to_string(parts_.options->id.value) + "-read",
+                      .engine = parts_.engine,
                       .entries = parts_.options->queue_depth + kOpensMax,
+                      .threads = parts_.options->io_threads,
                       .memory = parts_.memory,
                       .hook = parts_.hook});
 }
@@ -100,7 +103,7 @@ void ReadLane::OpenWaiting() {
     PendingRead* read = unopened_.front();
     OpenFile* file = files_.Find(*read->request.path);
     if (file == nullptr) {
-      if (opens_in_flight_ == kOpensMax) return;
+      if (opens_in_flight_ >= kOpensMax) return;
       if (files_.full()) {
         std::unique_ptr<OpenFile> evicted = files_.EvictIdle();
         if (evicted == nullptr) return;
@@ -133,6 +136,7 @@ void ReadLane::StartOpen(OpenFile* file) {
 
 void ReadLane::OnOpened(OpenFile* file, int32_t result) {
   --opens_in_flight_;
+  if ((result == -EMFILE || result == -ENFILE) && RetryOpen(file)) return;
   const std::vector<PendingRead*> waiters = std::move(file->waiters);
   file->waiters.clear();
   if (result >= 0) {
@@ -149,6 +153,20 @@ void ReadLane::OnOpened(OpenFile* file, int32_t result) {
     // The file goes with the last of its users, who are these.
     Complete(read);
   }
+}
+
+bool ReadLane::RetryOpen(OpenFile* file) {
+  parts_.stats->descriptor_shortages.Add();
+  if (!std::exchange(warned_of_descriptors_, true)) {
+    spdlog::warn("the limit of open files is met, descriptors are closed early: tier={}",
+                 parts_.options->name);
+  }
+  if (std::exchange(file->retried, true)) return false;
+  std::unique_ptr<OpenFile> idle = files_.EvictIdle();
+  if (idle == nullptr) return false;
+  // Its users keep the entry until the descriptor is free.
+  Close(std::move(idle), [this, file](int32_t) { StartOpen(file); });
+  return true;
 }
 
 bool ReadLane::IssuePieces() {
@@ -237,13 +255,13 @@ void ReadLane::ReleaseFile(PendingRead* read) {
   read->file = nullptr;
 }
 
-void ReadLane::Close(std::unique_ptr<OpenFile> file) {
+void ReadLane::Close(std::unique_ptr<OpenFile> file, IoLoop::Done done) {
   if (file == nullptr || file->fd < 0) return;
   parts_.stats->open_files.Sub();
   Operation close;
   close.kind = Operation::Kind::kClose;
   close.fd = file->fd;
-  loop_.Submit(close, [](int32_t) {});
+  loop_.Submit(close, std::move(done));
 }
 
 }  // namespace kvstream::tier

@@ -1,4 +1,4 @@
-// Reads of a tier: one thread, one ring, a cache of descriptors. A request is cut into device
+// Reads of a tier: one loop, a cache of descriptors. A request is cut into device
 // requests of io_bytes; its completion goes out once all of them have ended, whatever the first
 // failure was, because until then the kernel may write to its buffer.
 //
@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/tier/io_loop.h"
 #include "server/tier/lane_parts.h"
 #include "server/tier/open_files.h"
 #include "server/tier/outbox.h"
-#include "server/tier/ring_loop.h"
 #include "server/tier/tier.h"
 
 namespace kvstream::tier {
@@ -27,7 +27,7 @@ namespace kvstream::tier {
 struct PendingRead {
   ReadRequest request;
   OpenFile* file = nullptr;
-  // Bytes given to the ring, and device requests of them that have not ended.
+  // Bytes given to the loop, and device requests of them that have not ended.
   uint64_t issued = 0;
   uint32_t in_flight = 0;
   // In ready_.
@@ -42,7 +42,7 @@ struct PendingRead {
   bool failed() const { return error != 0 || truncated; }
 };
 
-class ReadLane final : private RingLoop::User {
+class ReadLane final : private IoLoop::User {
  public:
   explicit ReadLane(LaneParts parts);
 
@@ -72,7 +72,9 @@ class ReadLane final : private RingLoop::User {
   void OpenWaiting();
   void StartOpen(OpenFile* file);
   void OnOpened(OpenFile* file, int32_t result);
-  // Gives device requests to the ring. True if a read ended on the way.
+  // Opens a file again in the place of one that is idle. False where that was done, or none is.
+  bool RetryOpen(OpenFile* file);
+  // Gives device requests to the loop. True if a read ended on the way.
   bool IssuePieces();
   void IssuePiece(PendingRead* read);
   void OnPiece(PendingRead* read, uint32_t length, int32_t result);
@@ -80,11 +82,12 @@ class ReadLane final : private RingLoop::User {
   void Finish(PendingRead* read);
   void Complete(PendingRead* read);
   void ReleaseFile(PendingRead* read);
-  void Close(std::unique_ptr<OpenFile> file);
+  void Close(
+      std::unique_ptr<OpenFile> file, IoLoop::Done done = [](int32_t) {});
 
   const LaneParts parts_;
   Outbox outbox_;
-  RingLoop loop_;
+  IoLoop loop_;
 
   std::mutex mu_;
   // Guarded by mu_.
@@ -98,6 +101,7 @@ class ReadLane final : private RingLoop::User {
   std::deque<PendingRead*> ready_;
   uint32_t opens_in_flight_ = 0;
   uint32_t pieces_in_flight_ = 0;
+  bool warned_of_descriptors_ = false;
 };
 
 }  // namespace kvstream::tier

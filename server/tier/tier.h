@@ -32,6 +32,13 @@ namespace kvstream::tier {
 // Offsets, lengths and memory of every request are multiples of this.
 inline constexpr uint64_t kBlockBytes = 4096;
 
+enum class IoEngine : uint8_t {
+  // io_uring where it starts, else threads.
+  kAuto,
+  kUring,
+  kThreads,
+};
+
 struct TierOptions {
   TierId id;
   std::string name;
@@ -45,14 +52,22 @@ struct TierOptions {
   uint32_t open_files_max = 1024;
   // Flush a file to the device before it is published.
   bool fsync = false;
+  IoEngine io_engine = IoEngine::kAuto;
+  // kThreads: threads for each direction, 1 .. 256.
+  uint32_t io_threads = 16;
+  // Register the memory given to the tier with its rings.
+  bool register_memory = true;
 };
 
 // What the start-up probe found out.
 struct TierFacts {
-  // "io_uring".
+  // "io_uring" or "threads".
   std::string io_engine;
-  // False: the file system refused O_DIRECT, and I/O is buffered.
+  // Why it is not io_uring; empty when it is, or when threads were asked for.
+  std::string engine_reason;
+  // False: I/O is buffered, and why.
   bool direct = false;
+  std::string buffered_reason;
   // Alignment of direct I/O, bytes.
   uint32_t alignment = 0;
   // The memory given to the tier is registered with its rings.
@@ -126,6 +141,8 @@ struct TierStats {
   Counter retries;
   // Completions whose request is unknown; always a bug or a stale completion, never used.
   Counter unknown_completions;
+  // Opens that met the limit of descriptors; each is tried again once where an idle one was closed.
+  Counter descriptor_shortages;
   Gauge open_files;
 };
 
@@ -147,12 +164,13 @@ class Tier {
   [[nodiscard]] virtual bool Stop(TimeNs deadline) = 0;
 };
 
-// Opens a tier over io_uring and probes it: a real aligned write, link, read back, compare and
+// Opens a tier over a directory and probes it: a real aligned write, link, read back, compare and
 // unlink under `<root>/v1`, which is made if missing. `memory` is the staging pool, registered with
 // the rings where the kernel allows it, and must outlive the tier, as must `sink`.
-// NOT_FOUND, PERMISSION_DENIED and others name the path that failed.
-absl::StatusOr<std::unique_ptr<Tier>> OpenUringTier(const TierOptions& options,
-                                                    std::span<std::byte> memory,
-                                                    CompletionSink* sink);
+// NOT_FOUND, PERMISSION_DENIED and others name the path that failed, or io_uring where kUring was
+// asked for and refused.
+absl::StatusOr<std::unique_ptr<Tier>> OpenFileTier(const TierOptions& options,
+                                                   std::span<std::byte> memory,
+                                                   CompletionSink* sink);
 
 }  // namespace kvstream::tier

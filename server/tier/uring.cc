@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -22,18 +24,22 @@ namespace {
 
 // The kernel takes at most 1 GiB in one registered buffer.
 constexpr uint64_t kSliceBytes = kGiB;
-constexpr mode_t kFileMode = 0644;
 // Kernel threads for what cannot be done without blocking: opens, links, unlinks. The default, four
 // a core, makes a batch of opens on a slow metadata server take many round trips.
 constexpr unsigned kWorkersMax = 64;
+// The completion of the poll for a wake.
+constexpr uint64_t kWakeData = UINT64_MAX;
 
 // The kernel copies it when it takes the submission.
-__kernel_timespec retry_delay{0, Uring::kRetryDelayNs};
+__kernel_timespec retry_delay{0, IoQueue::kRetryDelayNs};
 
 absl::Status CheckOperations(io_uring* ring) {
   const std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(
       io_uring_get_probe_ring(ring), &io_uring_free_probe);
-  if (probe == nullptr) return absl::UnavailableError("probe io_uring: the kernel is too old");
+  if (probe == nullptr) {
+    return absl::UnavailableError(
+        "probe io_uring: the kernel is too old, or io_uring_register is refused");
+  }
   for (int op : {IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_READ, IORING_OP_WRITE,
                  IORING_OP_FSYNC, IORING_OP_OPENAT, IORING_OP_CLOSE, IORING_OP_STATX,
                  IORING_OP_LINKAT, IORING_OP_UNLINKAT, IORING_OP_POLL_ADD, IORING_OP_TIMEOUT}) {
@@ -42,16 +48,26 @@ absl::Status CheckOperations(io_uring* ring) {
                                     std::to_string(op));
     }
   }
+  // One that does nothing, since a sandbox may refuse io_uring_enter alone.
+  io_uring_prep_nop(io_uring_get_sqe(ring));
+  if (const int result = io_uring_submit_and_wait(ring, 1); result < 0) {
+    return ErrnoStatus(-result, "submit to", "io_uring");
+  }
+  io_uring_cqe* cqe = nullptr;
+  if (io_uring_peek_cqe(ring, &cqe) == 0) io_uring_cqe_seen(ring, cqe);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-Uring::Uring(std::unique_ptr<io_uring> ring) : ring_(std::move(ring)) {}
+Uring::Uring(std::unique_ptr<io_uring> ring, UniqueFd wake)
+    : ring_(std::move(ring)), wake_(std::move(wake)) {}
 
 Uring::~Uring() { io_uring_queue_exit(ring_.get()); }
 
 absl::StatusOr<std::unique_ptr<Uring>> Uring::Create(uint32_t entries) {
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return ErrnoStatus(errno, "make", "an eventfd");
   auto ring = std::make_unique<io_uring>();
   int result = -EINVAL;
   // Best first; an older kernel answers EINVAL to a flag that it does not know.
@@ -67,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Uring>> Uring::Create(uint32_t entries) {
         "set up io_uring: no memory, or the locked-memory limit (RLIMIT_MEMLOCK) is too small");
   }
   if (result < 0) return ErrnoStatus(-result, "set up", "io_uring");
-  std::unique_ptr<Uring> made(new Uring(std::move(ring)));
+  std::unique_ptr<Uring> made(new Uring(std::move(ring), std::move(wake)));
   const absl::Status operations = CheckOperations(made->ring_.get());
   if (!operations.ok()) return operations;
   // Refused, it costs time only. 0 leaves the limit for sockets and pipes as it is.
@@ -132,9 +148,6 @@ bool Uring::Queue(const Operation& o, uint64_t user_data) {
     case Operation::Kind::kStatx:
       io_uring_prep_statx(sqe, o.fd, "", AT_EMPTY_PATH, STATX_SIZE, o.stat);
       break;
-    case Operation::Kind::kPoll:
-      io_uring_prep_poll_add(sqe, o.fd, POLLIN);
-      break;
   }
   io_uring_sqe_set_data64(sqe, user_data);
   return true;
@@ -148,8 +161,24 @@ bool Uring::QueueDelay(uint64_t user_data) {
   return true;
 }
 
+void Uring::WatchWake() {
+  io_uring_sqe* sqe = watching_wake_ ? nullptr : io_uring_get_sqe(ring_.get());
+  if (sqe == nullptr) return;
+  io_uring_prep_poll_add(sqe, wake_.get(), POLLIN);
+  io_uring_sqe_set_data64(sqe, kWakeData);
+  watching_wake_ = true;
+}
+
+void Uring::Wake() {
+  const uint64_t one = 1;
+  // Fails only if the counter is full, and then the loop is awake.
+  (void)!write(wake_.get(), &one, sizeof one);
+}
+
 void Uring::Submit(bool wait) {
-  const int result = io_uring_submit_and_wait(ring_.get(), wait ? 1 : 0);
+  WatchWake();
+  // Without room for the watch, the wait would miss a wake: the next call has room.
+  const int result = io_uring_submit_and_wait(ring_.get(), wait && watching_wake_ ? 1 : 0);
   if (result >= 0 || result == -EINTR) return;
   // The kernel has no memory for more, or wants completions taken first. What is queued stays
   // queued; the short wait keeps us from spinning.
@@ -162,11 +191,20 @@ size_t Uring::Take(std::span<Event> events) {
   std::array<io_uring_cqe*, 64> cqes;
   const unsigned most = static_cast<unsigned>(std::min(events.size(), cqes.size()));
   const unsigned n = io_uring_peek_batch_cqe(ring_.get(), cqes.data(), most);
+  size_t taken = 0;
   for (unsigned i = 0; i < n; ++i) {
-    events[i] = {io_uring_cqe_get_data64(cqes[i]), cqes[i]->res};
+    const uint64_t user_data = io_uring_cqe_get_data64(cqes[i]);
+    if (user_data != kWakeData) {
+      events[taken++] = {user_data, cqes[i]->res};
+      continue;
+    }
+    // Emptied before the loop looks for work, so that no wake is lost.
+    uint64_t count = 0;
+    (void)!read(wake_.get(), &count, sizeof count);
+    watching_wake_ = false;
   }
   io_uring_cq_advance(ring_.get(), n);
-  return n;
+  return taken;
 }
 
 }  // namespace kvstream::tier

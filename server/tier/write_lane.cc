@@ -26,7 +26,9 @@ WriteLane::WriteLane(LaneParts parts)
 
 absl::Status WriteLane::Start() {
   return loop_.Start({.thread_name = "tier" + std::to_string(parts_.options->id.value) + "-write",
+                      .engine = parts_.engine,
                       .entries = parts_.options->queue_depth + kFilesMax,
+                      .threads = parts_.options->io_threads,
                       .memory = parts_.memory,
                       .hook = parts_.hook});
 }

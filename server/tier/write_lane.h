@@ -1,4 +1,4 @@
-// Writes of a tier: one thread, one ring. A file is written under a temporary name, several device
+// Writes of a tier: one loop. A file is written under a temporary name, several device
 // requests at a time, closed, linked to its name, and the temporary unlinked. It is closed before
 // it is linked, because network file systems report failed writes at close, and keep a name that is
 // unlinked while open.
@@ -19,14 +19,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/tier/io_loop.h"
 #include "server/tier/lane_parts.h"
 #include "server/tier/outbox.h"
-#include "server/tier/ring_loop.h"
 #include "server/tier/tier.h"
 
 namespace kvstream::tier {
 
-class WriteLane final : private RingLoop::User {
+class WriteLane final : private IoLoop::User {
  public:
   explicit WriteLane(LaneParts parts);
 
@@ -76,7 +76,7 @@ class WriteLane final : private RingLoop::User {
   void Begin(WriteRequest request);
   void OpenTemporary(PendingWrite* write);
   void OnOpened(PendingWrite* write, int32_t result);
-  // Gives device requests to the ring.
+  // Gives device requests to the loop.
   void IssueParts();
   void IssuePart(PendingWrite* write);
   void OnPart(PendingWrite* write, uint32_t length, int32_t result);
@@ -95,7 +95,7 @@ class WriteLane final : private RingLoop::User {
 
   const LaneParts parts_;
   Outbox outbox_;
-  RingLoop loop_;
+  IoLoop loop_;
 
   std::mutex mu_;
   // Guarded by mu_.

@@ -61,7 +61,8 @@ TEST(ConfigTest, TierValuesAreResolvedToBytes) {
   const auto options = ParseConfig(std::string(kSockets) +
                                        "tiers { name: 'a' root: '/a' io_kib: 4 window_mib: 3 "
                                        "write_window_mib: 5 write_backlog_mib: 7 open_files: 16 "
-                                       "shared: true required: false }"
+                                       "shared: true required: false io_engine: THREADS "
+                                       "io_threads: 4 }"
                                        "tiers { name: 'b' root: '/b' quarantine_mib: 9 }",
                                    "test");
   ASSERT_TRUE(options.ok()) << options.status();
@@ -74,6 +75,10 @@ TEST(ConfigTest, TierValuesAreResolvedToBytes) {
   EXPECT_EQ(a.open_files, 16u);
   EXPECT_TRUE(a.shared);
   EXPECT_FALSE(a.required);
+  EXPECT_EQ(a.io_engine, IoEngine::kThreads);
+  EXPECT_EQ(a.io_threads, 4u);
+  EXPECT_EQ(options->tiers[1].io_engine, IoEngine::kAuto);
+  EXPECT_EQ(options->tiers[1].io_threads, 16u);
   EXPECT_EQ(options->tiers[1].quarantine_bytes, 9 * kMiB);
 }
 
@@ -179,7 +184,7 @@ TEST(ConfigTest, EveryRangeAcceptsItsEndsAndRefusesTheNext) {
 const RangeCase kTierRanges[] = {
     {"window_mib", "", 1, 4096},           {"write_window_mib", "", 1, 4096},
     {"write_backlog_mib", "", 1, 1048576}, {"quarantine_mib", "", 1, 32},
-    {"open_files", "", 16, 100000},
+    {"open_files", "", 16, 100000},        {"io_threads", "", 1, 256},
 };
 
 TEST(ConfigTest, EveryRangeOfATierAcceptsItsEndsAndRefusesTheNext) {

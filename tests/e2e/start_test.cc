@@ -1,6 +1,8 @@
 // Starting and stopping: what is refused names what is wrong, and nothing is left behind.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -84,6 +86,48 @@ TEST_F(StartTest, ATierThatIsNotRequiredMayBeMissingAndStatusSaysSo) {
   EXPECT_THAT(status->conditions(), testing::ElementsAre(testing::HasSubstr("pfs")));
 }
 
+// A file system whose server never answers.
+class HungMount {
+ public:
+  explicit HungMount(std::string at) : at_(std::move(at)) {
+    const std::string options =
+        "fd=" + std::to_string(fuse_.get()) + ",rootmode=40000,user_id=0,group_id=0";
+    mounted_ = fuse_.valid() &&
+               mount("hung", at_.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0;
+  }
+  ~HungMount() {
+    // Everything that waits for it gets an error.
+    fuse_.Reset();
+    if (mounted_) umount2(at_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+
+ private:
+  const std::string at_;
+  UniqueFd fuse_{open("/dev/fuse", O_RDWR | O_CLOEXEC)};
+  bool mounted_ = false;
+};
+
+TEST_F(StartTest, AHungFileSystemOfATierThatIsNotRequiredDoesNotHoldTheStart) {
+  const HungMount mount(spare_.path());
+  if (!mount.mounted()) GTEST_SKIP() << "mounting a FUSE file system needs root and /dev/fuse";
+  TestDaemon daemon([&](config::Options& o) {
+    o.tiers[1].root = spare_.path();
+    o.tiers[1].required = false;
+  });
+  Worker worker(daemon.socket());
+  EXPECT_TRUE(worker.Put({1}).ok());
+  EXPECT_EQ(worker.Get({1}).leading_valid(), 1u);
+  const auto status = worker.client().GetStatus();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->tiers(1).state(), v1::TIER_STATE_OUT);
+  ExpectRefused(StartWith([&](config::Options& o) {
+                  o.tiers.erase(o.tiers.begin());
+                  o.tiers[0].root = spare_.path();
+                }),
+                "does not answer");
+}
+
 TEST_F(StartTest, StatusTellsWhatTheDaemonIs) {
   Worker worker(daemon_.socket());
   ASSERT_TRUE(worker.Put({1, 2}).ok());
@@ -94,7 +138,10 @@ TEST_F(StartTest, StatusTellsWhatTheDaemonIs) {
   EXPECT_EQ(status->boot_id(), worker.client().boot_id());
   ASSERT_EQ(status->tiers_size(), 2);
   EXPECT_EQ(status->tiers(0).name(), "nvme");
-  EXPECT_EQ(status->tiers(0).io_engine(), "io_uring");
+  const bool threads = EngineUnderTest() == config::IoEngine::kThreads;
+  EXPECT_EQ(status->tiers(0).io_engine(), threads ? "threads" : "io_uring");
+  EXPECT_EQ(status->tiers(0).engine_reason(), "");
+  EXPECT_EQ(status->tiers(0).buffered_reason().empty(), status->tiers(0).direct());
   EXPECT_EQ(status->tiers(0).state(), v1::TIER_STATE_OK);
   EXPECT_EQ(status->tiers(0).chunks_written(), 2u);
   EXPECT_EQ(status->pool().bytes(), 64 * kMiB);

@@ -139,7 +139,7 @@ EngineRig::EngineRig(const std::function<void(EngineOptions&)>& tweak) {
     const std::filesystem::path root = dir_ / std::to_string(i);
     std::filesystem::create_directory(root);
     tier::TierOptions tier{.id = TierId{i}, .name = std::to_string(i), .root = root};
-    auto opened = tier::OpenUringTier(tier, pool_->bytes(), engine_.get());
+    auto opened = tier::OpenFileTier(tier, pool_->bytes(), engine_.get());
     EXPECT_TRUE(opened.ok()) << opened.status();
     tiers_.push_back(std::make_unique<GatedTier>(*std::move(opened)));
     raw.push_back(tiers_.back().get());

@@ -126,6 +126,7 @@ const Expected<TierStats> kTier[] = {
     KV_NUMBER(TierStats, "tier_short_reads_resumed_total", short_reads_resumed),
     KV_NUMBER(TierStats, "tier_retries_total", retries),
     KV_NUMBER(TierStats, "tier_unknown_completions_total", unknown_completions),
+    KV_NUMBER(TierStats, "tier_descriptor_shortages_total", descriptor_shortages),
 };
 
 #undef KV_NUMBER

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 #include "server/base/clock.h"
@@ -20,6 +22,12 @@ TempDir::TempDir() {
 
 TempDir::~TempDir() { std::filesystem::remove_all(path_); }
 
+config::IoEngine EngineUnderTest() {
+  const char* const name = std::getenv("KVSTREAM_TEST_IO_ENGINE");
+  return name != nullptr && std::string_view(name) == "threads" ? config::IoEngine::kThreads
+                                                                : config::IoEngine::kUring;
+}
+
 TestDaemon::TestDaemon(Tweak tweak) {
   SetLogLevel("error");
   const std::string dir = dir_.path().string();
@@ -33,6 +41,7 @@ TestDaemon::TestDaemon(Tweak tweak) {
                                      "test");
   EXPECT_TRUE(options.ok()) << options.status();
   options_ = *std::move(options);
+  for (config::TierOptions& tier : options_.tiers) tier.io_engine = EngineUnderTest();
   if (tweak) tweak(options_);
   Restart();
 }

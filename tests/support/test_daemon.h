@@ -30,6 +30,10 @@ class TempDir {
   std::filesystem::path path_;
 };
 
+// Threads where $KVSTREAM_TEST_IO_ENGINE is "threads", else io_uring: ctest runs each test with
+// both.
+config::IoEngine EngineUnderTest();
+
 class TestDaemon {
  public:
   using Tweak = std::function<void(config::Options&)>;

@@ -250,7 +250,8 @@ TEST_P(TierContractTest, StopWaitsForAllCompletions) {
 
 INSTANTIATE_TEST_SUITE_P(Tiers, TierContractTest,
                          testing::Values(Kind{"Fake", &MakeFakeHarness},
-                                         Kind{"Uring", &MakeUringHarness}),
+                                         Kind{"Uring", &MakeUringHarness},
+                                         Kind{"Threads", &MakeThreadsHarness}),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -43,16 +43,17 @@ class FakeHarness final : public Harness {
   test::FakeTier tier_;
 };
 
-class UringHarness final : public Harness {
+class FileHarness final : public Harness {
  public:
-  explicit UringHarness(TierOptions options) {
+  FileHarness(TierOptions options, IoEngine engine) {
+    options.io_engine = engine;
     options.root = folder_.path();
-    auto tier = OpenUringTier(options, {}, &recorder_);
+    auto tier = OpenFileTier(options, {}, &recorder_);
     EXPECT_TRUE(tier.ok()) << tier.status();
     KV_CHECK(tier.ok());
     tier_ = *std::move(tier);
   }
-  ~UringHarness() override { EXPECT_TRUE(tier_->Stop(PatientDeadline())); }
+  ~FileHarness() override { EXPECT_TRUE(tier_->Stop(PatientDeadline())); }
 
   Tier& tier() override { return *tier_; }
   std::vector<Completion> Await(size_t n) override {
@@ -162,7 +163,11 @@ std::unique_ptr<Harness> MakeFakeHarness(const TierOptions& options) {
 }
 
 std::unique_ptr<Harness> MakeUringHarness(const TierOptions& options) {
-  return std::make_unique<UringHarness>(options);
+  return std::make_unique<FileHarness>(options, IoEngine::kUring);
+}
+
+std::unique_ptr<Harness> MakeThreadsHarness(const TierOptions& options) {
+  return std::make_unique<FileHarness>(options, IoEngine::kThreads);
 }
 
 }  // namespace kvstream::tier

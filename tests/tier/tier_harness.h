@@ -1,5 +1,5 @@
 // What the tests of tiers share: a sink that records, aligned memory, a folder of its own for each
-// test, and a tier of either kind behind one face.
+// test, and a tier of any kind behind one face.
 //
 // Thread rule: the test's thread; Recorder::OnCompletions from any.
 #pragma once
@@ -103,5 +103,6 @@ class Harness {
 
 std::unique_ptr<Harness> MakeFakeHarness(const TierOptions& options);
 std::unique_ptr<Harness> MakeUringHarness(const TierOptions& options);
+std::unique_ptr<Harness> MakeThreadsHarness(const TierOptions& options);
 
 }  // namespace kvstream::tier

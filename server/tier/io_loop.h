@@ -1,6 +1,6 @@
-// A thread with its ring: what the lanes for reading and writing share. It retries what the kernel
-// asks to retry and goes on where a transfer stopped short, so that its user sees each operation
-// end once, for good.
+// A thread with its I/O queue: what the lanes for reading and writing share. It retries what the
+// kernel asks to retry and goes on where a transfer stopped short, so that its user sees each
+// operation end once, for good.
 //
 // Thread rule: Submit from the loop's own thread (in User::Advance or a Done); the rest from any.
 // Ownership: borrows its user and the stats, which must outlive the thread. An object whose Join
@@ -20,10 +20,9 @@
 
 #include "absl/status/status.h"
 #include "server/base/types.h"
-#include "server/base/unique_fd.h"
+#include "server/tier/io_queue.h"
 #include "server/tier/operation_table.h"
 #include "server/tier/tier.h"
-#include "server/tier/uring.h"
 
 namespace kvstream::tier {
 
@@ -31,7 +30,7 @@ namespace kvstream::tier {
 // result to believe. Called on the loops' threads.
 using ResultHook = std::function<int32_t(const Operation& operation, int32_t result)>;
 
-class RingLoop {
+class IoLoop {
  public:
   using Done = OperationTable::Done;
 
@@ -45,8 +44,13 @@ class RingLoop {
   struct Options {
     // At most 15 characters.
     std::string thread_name;
+    // kUring or kThreads.
+    IoEngine engine = IoEngine::kUring;
+    // kUring: submissions at a time.
     uint32_t entries = 0;
-    // Registered with the ring where the kernel allows it.
+    // kThreads: calls at a time.
+    uint32_t threads = 0;
+    // kUring: registered with the ring where the kernel allows it.
     std::span<std::byte> memory;
     ResultHook hook;
   };
@@ -55,13 +59,13 @@ class RingLoop {
   static constexpr uint32_t kRetriesMax = 16;
   static constexpr TimeNs kEndGrace = kSecond;
 
-  RingLoop(User* user, TierStats* stats) : user_(*user), stats_(*stats) {}
-  RingLoop(const RingLoop&) = delete;
-  RingLoop& operator=(const RingLoop&) = delete;
+  IoLoop(User* user, TierStats* stats) : user_(*user), stats_(*stats) {}
+  IoLoop(const IoLoop&) = delete;
+  IoLoop& operator=(const IoLoop&) = delete;
   // REQUIRES: Join has returned true, or Start failed or was never called.
-  ~RingLoop();
+  ~IoLoop();
 
-  // Starts the thread and sets up its ring. Errors of Uring::Create.
+  // Starts the thread and sets up its queue. Errors of Uring::Create and ThreadQueue::Create.
   absl::Status Start(Options options);
   bool registered_buffers() const { return registered_buffers_; }
 
@@ -73,14 +77,14 @@ class RingLoop {
   [[nodiscard]] bool Join(TimeNs deadline);
 
  private:
-  void Run(std::span<std::byte> memory, uint32_t entries);
-  absl::Status SetUp(std::span<std::byte> memory, uint32_t entries);
+  void Run(const Options& options);
+  absl::Status SetUp(const Options& options);
+  absl::Status SetUpUring(const Options& options);
   void Loop();
-  void WaitForWake();
-  // Puts an operation, or its pause, into the ring or behind what waits for room in it.
+  // Puts an operation, or its pause, into the queue or behind what waits for room in it.
   void Send(uint64_t number);
   bool Queue(uint64_t number);
-  void Handle(const Uring::Event& event);
+  void Handle(const IoQueue::Event& event);
   // True if the operation goes on, because it is tried again or was short.
   bool GoesOn(OperationTable::Entry* entry, int32_t result);
 
@@ -88,7 +92,6 @@ class RingLoop {
   TierStats& stats_;
   std::string thread_name_;
   ResultHook hook_;
-  UniqueFd wake_;
   bool registered_buffers_ = false;
   std::atomic<bool> exit_{false};
   std::thread thread_;
@@ -101,8 +104,9 @@ class RingLoop {
   bool ended_ = false;
   absl::Status set_up_status_;
 
+  // Made by the loop's thread and destroyed after it, because any thread may wake it.
+  std::unique_ptr<IoQueue> queue_;
   // Of the loop's thread.
-  std::unique_ptr<Uring> ring_;
   OperationTable operations_;
   std::deque<uint64_t> unsent_;
 };

@@ -1,8 +1,9 @@
 // What a kernel may answer: short results, errors that pass, errors that do not. A hook between
-// the ring and the tier says so in its stead.
+// the kernel and the tier says so in its stead.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
@@ -15,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/base/clock.h"
-#include "server/tier/uring_tier.h"
+#include "server/tier/file_tier.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -26,7 +27,7 @@ using ::testing::IsEmpty;
 
 using Kind = Operation::Kind;
 
-class UringFaultTest : public testing::Test {
+class IoFaultTest : public testing::TestWithParam<IoEngine> {
  protected:
   static constexpr uint64_t kPayload = 64 * kBlockBytes;
 
@@ -36,7 +37,8 @@ class UringFaultTest : public testing::Test {
     options.name = "test";
     options.root = folder_.path();
     options.io_bytes = 8 * kBlockBytes;
-    auto tier = UringTier::Open(
+    options.io_engine = GetParam();
+    auto tier = FileTier::Open(
         options, {}, &recorder_,
         [this, kind, answer = std::move(answer)](const Operation& operation, int32_t result) {
           if (operation.kind != kind) return result;
@@ -70,16 +72,17 @@ class UringFaultTest : public testing::Test {
 
   TemporaryFolder folder_;
   Recorder recorder_;
-  const std::string path_ = "v1/aa/bb/cc/file.kv";
+  std::string path_ = "v1/aa/bb/cc/file.kv";
   const Blocks file_ = Blocks::Pattern(kBlockBytes + kPayload, 4);
   const Blocks copy_{kBlockBytes + kPayload};
   size_t awaited_ = 0;
   std::mutex mu_;
   int seen_ = 0;
+  std::atomic<bool> short_of_descriptors_{false};
   std::unique_ptr<Tier> tier_;
 };
 
-TEST_F(UringFaultTest, ShortReadGoesOnWhereItStopped) {
+TEST_P(IoFaultTest, ShortReadGoesOnWhereItStopped) {
   // Not even whole blocks come, which direct I/O could not go on from.
   Open(Kind::kRead, [](int, const Operation& operation, int32_t result) {
     return operation.length > kBlockBytes ? static_cast<int32_t>(kBlockBytes) + 100 : result;
@@ -91,7 +94,7 @@ TEST_F(UringFaultTest, ShortReadGoesOnWhereItStopped) {
   EXPECT_EQ(tier_->stats().bytes_read.Get(), file_.size());
 }
 
-TEST_F(UringFaultTest, EarlyEndOfFileIsDataLoss) {
+TEST_P(IoFaultTest, EarlyEndOfFileIsDataLoss) {
   Open(Kind::kRead,
        [](int nth, const Operation&, int32_t result) { return nth == 3 ? 0 : result; });
   ASSERT_EQ(Write().code, absl::StatusCode::kOk);
@@ -100,7 +103,7 @@ TEST_F(UringFaultTest, EarlyEndOfFileIsDataLoss) {
   EXPECT_EQ(Read().code, absl::StatusCode::kOk);
 }
 
-TEST_F(UringFaultTest, ErrorsThatPassAreTriedAgain) {
+TEST_P(IoFaultTest, ErrorsThatPassAreTriedAgain) {
   Open(Kind::kRead, [](int nth, const Operation&, int32_t result) {
     return nth == 0 ? -EAGAIN : nth == 1 ? -EINTR : nth == 2 ? -EBUSY : result;
   });
@@ -110,7 +113,7 @@ TEST_F(UringFaultTest, ErrorsThatPassAreTriedAgain) {
   EXPECT_EQ(tier_->stats().retries.Get(), 3u);
 }
 
-TEST_F(UringFaultTest, TryingAgainEnds) {
+TEST_P(IoFaultTest, TryingAgainEnds) {
   Open(Kind::kOpen, [](int, const Operation& operation, int32_t result) {
     if ((operation.open_flags & O_CREAT) != 0) return result;
     if (result >= 0) close(result);
@@ -120,10 +123,32 @@ TEST_F(UringFaultTest, TryingAgainEnds) {
   const Completion completion = Read();
   EXPECT_EQ(completion.code, absl::StatusCode::kUnavailable);
   EXPECT_EQ(completion.error, EAGAIN);
-  EXPECT_EQ(tier_->stats().retries.Get(), RingLoop::kRetriesMax);
+  EXPECT_EQ(tier_->stats().retries.Get(), IoLoop::kRetriesMax);
 }
 
-TEST_F(UringFaultTest, FailedReadCompletesAfterItsLastPiece) {
+TEST_P(IoFaultTest, OpenWithoutADescriptorTakesThePlaceOfAnIdleOne) {
+  Open(Kind::kOpen, [this](int, const Operation& operation, int32_t result) {
+    if ((operation.open_flags & O_CREAT) != 0 || !short_of_descriptors_.exchange(false)) {
+      return result;
+    }
+    if (result >= 0) close(result);
+    return -EMFILE;
+  });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  // Nothing is idle.
+  short_of_descriptors_ = true;
+  EXPECT_EQ(Read().code, absl::StatusCode::kResourceExhausted);
+  ASSERT_EQ(Read().code, absl::StatusCode::kOk);
+  path_ = "v1/aa/bb/cc/other.kv";
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  short_of_descriptors_ = true;
+  EXPECT_EQ(Read().code, absl::StatusCode::kOk);
+  EXPECT_EQ(copy_.Copy(), file_.Copy());
+  EXPECT_EQ(tier_->stats().descriptor_shortages.Get(), 2u);
+  EXPECT_EQ(tier_->stats().open_files.Get(), 1u);
+}
+
+TEST_P(IoFaultTest, FailedReadCompletesAfterItsLastPiece) {
   Open(Kind::kRead, [](int nth, const Operation&, int32_t result) {
     // All nine pieces were in flight when the first failed.
     return nth == 0 || nth == 5 ? -EIO : result;
@@ -141,7 +166,7 @@ TEST_F(UringFaultTest, FailedReadCompletesAfterItsLastPiece) {
   EXPECT_EQ(copy_.Copy(), file_.Copy());
 }
 
-TEST_F(UringFaultTest, StaleHandleIsReopenedOnce) {
+TEST_P(IoFaultTest, StaleHandleIsReopenedOnce) {
   Open(Kind::kRead,
        [](int nth, const Operation&, int32_t result) { return nth == 4 ? -ESTALE : result; });
   ASSERT_EQ(Write().code, absl::StatusCode::kOk);
@@ -150,7 +175,7 @@ TEST_F(UringFaultTest, StaleHandleIsReopenedOnce) {
   EXPECT_EQ(seen(), 18);
 }
 
-TEST_F(UringFaultTest, StaleHandleThatStaysIsNotFound) {
+TEST_P(IoFaultTest, StaleHandleThatStaysIsNotFound) {
   Open(Kind::kRead, [](int, const Operation&, int32_t) { return -ESTALE; });
   ASSERT_EQ(Write().code, absl::StatusCode::kOk);
   const Completion completion = Read();
@@ -159,7 +184,7 @@ TEST_F(UringFaultTest, StaleHandleThatStaysIsNotFound) {
   EXPECT_EQ(tier_->stats().read_errors.Get(), 0u);
 }
 
-TEST_F(UringFaultTest, ShortWriteGoesOnWhereItStopped) {
+TEST_P(IoFaultTest, ShortWriteGoesOnWhereItStopped) {
   Open(Kind::kWrite, [](int, const Operation& operation, int32_t result) {
     return operation.length > 2 * kBlockBytes ? static_cast<int32_t>(kBlockBytes) + 1 : result;
   });
@@ -168,7 +193,7 @@ TEST_F(UringFaultTest, ShortWriteGoesOnWhereItStopped) {
   EXPECT_EQ(copy_.Copy(), file_.Copy());
 }
 
-TEST_F(UringFaultTest, FullDeviceLeavesNothingBehind) {
+TEST_P(IoFaultTest, FullDeviceLeavesNothingBehind) {
   Open(Kind::kWrite,
        [](int nth, const Operation&, int32_t result) { return nth == 4 ? -ENOSPC : result; });
   const Completion completion = Write();
@@ -179,14 +204,14 @@ TEST_F(UringFaultTest, FullDeviceLeavesNothingBehind) {
   EXPECT_EQ(Write().code, absl::StatusCode::kOk);
 }
 
-TEST_F(UringFaultTest, FailedCloseIsAFailedWrite) {
+TEST_P(IoFaultTest, FailedCloseIsAFailedWrite) {
   Open(Kind::kClose,
        [](int nth, const Operation&, int32_t result) { return nth == 0 ? -EIO : result; });
   EXPECT_EQ(Write().error, EIO);
   EXPECT_THAT(folder_.Files(), IsEmpty());
 }
 
-TEST_F(UringFaultTest, FailedLinkLeavesNothingBehind) {
+TEST_P(IoFaultTest, FailedLinkLeavesNothingBehind) {
   Open(Kind::kLink, [this](int, const Operation&, int32_t) {
     std::filesystem::remove(folder_.path() + "/" + path_);
     return -EMLINK;
@@ -195,7 +220,7 @@ TEST_F(UringFaultTest, FailedLinkLeavesNothingBehind) {
   EXPECT_THAT(folder_.Files(), IsEmpty());
 }
 
-TEST_F(UringFaultTest, ExistingFileThatCannotBeReadIsStillAnAnswer) {
+TEST_P(IoFaultTest, ExistingFileThatCannotBeReadIsStillAnAnswer) {
   Open(Kind::kRead, [](int, const Operation&, int32_t) { return -EIO; });
   ASSERT_EQ(Write().code, absl::StatusCode::kOk);
   const Completion completion = Write();
@@ -204,6 +229,12 @@ TEST_F(UringFaultTest, ExistingFileThatCannotBeReadIsStillAnAnswer) {
   EXPECT_EQ(completion.existing_bytes, file_.size());
   EXPECT_THAT(folder_.Files(), ElementsAre(path_));
 }
+
+INSTANTIATE_TEST_SUITE_P(Engines, IoFaultTest,
+                         testing::Values(IoEngine::kUring, IoEngine::kThreads),
+                         [](const auto& test) {
+                           return test.param == IoEngine::kUring ? "Uring" : "Threads";
+                         });
 
 }  // namespace
 }  // namespace kvstream::tier

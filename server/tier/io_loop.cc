@@ -1,9 +1,6 @@
-#include "server/tier/ring_loop.h"
+#include "server/tier/io_loop.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,8 +9,9 @@
 
 #include "server/base/check.h"
 #include "server/base/clock.h"
-#include "server/base/errno_status.h"
 #include "server/base/logging.h"
+#include "server/tier/thread_queue.h"
+#include "server/tier/uring.h"
 #include "server/tier/wait_until.h"
 
 namespace kvstream::tier {
@@ -31,16 +29,13 @@ bool MayRetry(const Operation& operation, int32_t result) {
 
 }  // namespace
 
-RingLoop::~RingLoop() { KV_CHECK(!thread_.joinable()); }
+IoLoop::~IoLoop() { KV_CHECK(!thread_.joinable()); }
 
-absl::Status RingLoop::Start(Options options) {
-  wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_.valid()) return ErrnoStatus(errno, "make", "an eventfd");
-  thread_name_ = std::move(options.thread_name);
+absl::Status IoLoop::Start(Options options) {
+  thread_name_ = options.thread_name;
   hook_ = std::move(options.hook);
-  // The ring must be made by the thread that will use it.
-  thread_ = std::thread(
-      [this, memory = options.memory, entries = options.entries] { Run(memory, entries); });
+  // The queue must be made by the thread that will use it.
+  thread_ = std::thread([this, options = std::move(options)] { Run(options); });
   std::unique_lock lock(mu_);
   changed_.wait(lock, [this] { return set_up_; });
   if (set_up_status_.ok()) return absl::OkStatus();
@@ -49,9 +44,9 @@ absl::Status RingLoop::Start(Options options) {
   return set_up_status_;
 }
 
-void RingLoop::Run(std::span<std::byte> memory, uint32_t entries) {
+void IoLoop::Run(const Options& options) {
   pthread_setname_np(pthread_self(), thread_name_.c_str());
-  const absl::Status status = SetUp(memory, entries);
+  const absl::Status status = SetUp(options);
   {
     std::lock_guard lock(mu_);
     set_up_ = true;
@@ -59,69 +54,63 @@ void RingLoop::Run(std::span<std::byte> memory, uint32_t entries) {
     changed_.notify_all();
   }
   if (status.ok()) Loop();
-  ring_.reset();
   std::lock_guard lock(mu_);
   ended_ = true;
   changed_.notify_all();
 }
 
-absl::Status RingLoop::SetUp(std::span<std::byte> memory, uint32_t entries) {
-  auto ring = Uring::Create(entries);
-  if (!ring.ok()) return ring.status();
-  ring_ = *std::move(ring);
-  if (memory.empty()) return absl::OkStatus();
-  const int error = ring_->RegisterBuffers(memory);
-  registered_buffers_ = error == 0;
-  if (error != 0) {
-    spdlog::warn("memory not registered with io_uring, reads cost more CPU: thread={} errno={}",
-                 thread_name_, error);
-  }
+absl::Status IoLoop::SetUp(const Options& options) {
+  if (options.engine == IoEngine::kUring) return SetUpUring(options);
+  auto queue = ThreadQueue::Create(options.threads, thread_name_);
+  if (!queue.ok()) return queue.status();
+  queue_ = *std::move(queue);
   return absl::OkStatus();
 }
 
-void RingLoop::Loop() {
-  WaitForWake();
-  std::array<Uring::Event, 64> events;
+absl::Status IoLoop::SetUpUring(const Options& options) {
+  auto ring = Uring::Create(options.entries);
+  if (!ring.ok()) return ring.status();
+  if (!options.memory.empty()) {
+    const int error = (*ring)->RegisterBuffers(options.memory);
+    registered_buffers_ = error == 0;
+    if (error != 0) {
+      spdlog::warn("memory not registered with io_uring, reads cost more CPU: thread={} errno={}",
+                   thread_name_, error);
+    }
+  }
+  queue_ = *std::move(ring);
+  return absl::OkStatus();
+}
+
+void IoLoop::Loop() {
+  std::array<IoQueue::Event, 64> events;
   while (true) {
     // Asked before, so that Advance has seen all that its user was given before Join.
     const bool exit = exit_.load();
     user_.Advance();
-    // The wait for the next wake is always in flight.
-    if (exit && operations_.size() == 1) return;
+    if (exit && operations_.size() == 0) return;
     while (!unsent_.empty() && Queue(unsent_.front())) unsent_.pop_front();
-    ring_->Submit(/*wait=*/unsent_.empty());
-    while (const size_t n = ring_->Take(events)) {
+    queue_->Submit(/*wait=*/unsent_.empty());
+    while (const size_t n = queue_->Take(events)) {
       for (size_t i = 0; i < n; ++i) Handle(events[i]);
     }
   }
 }
 
-void RingLoop::WaitForWake() {
-  Operation poll;
-  poll.kind = Operation::Kind::kPoll;
-  poll.fd = wake_.get();
-  Submit(poll, [this](int32_t) {
-    // Emptied before Advance looks for work, so that no wake is lost.
-    uint64_t count = 0;
-    (void)!read(wake_.get(), &count, sizeof count);
-    WaitForWake();
-  });
-}
-
-void RingLoop::Submit(const Operation& operation, Done done) {
+void IoLoop::Submit(const Operation& operation, Done done) {
   Send(operations_.Add(operation, std::move(done)));
 }
 
-void RingLoop::Send(uint64_t number) {
+void IoLoop::Send(uint64_t number) {
   if (!unsent_.empty() || !Queue(number)) unsent_.push_back(number);
 }
 
-bool RingLoop::Queue(uint64_t number) {
+bool IoLoop::Queue(uint64_t number) {
   const OperationTable::Entry* entry = operations_.Find(number);
-  return entry->delayed ? ring_->QueueDelay(number) : ring_->Queue(entry->operation, number);
+  return entry->delayed ? queue_->QueueDelay(number) : queue_->Queue(entry->operation, number);
 }
 
-void RingLoop::Handle(const Uring::Event& event) {
+void IoLoop::Handle(const IoQueue::Event& event) {
   OperationTable::Entry* entry = operations_.Find(event.user_data);
   if (entry == nullptr) {
     stats_.unknown_completions.Add();
@@ -143,7 +132,7 @@ void RingLoop::Handle(const Uring::Event& event) {
   done(transfer && result >= 0 ? moved : result);
 }
 
-bool RingLoop::GoesOn(OperationTable::Entry* entry, int32_t result) {
+bool IoLoop::GoesOn(OperationTable::Entry* entry, int32_t result) {
   Operation& operation = entry->operation;
   if (MayRetry(operation, result)) {
     if (entry->retries == kRetriesMax) return false;
@@ -167,13 +156,9 @@ bool RingLoop::GoesOn(OperationTable::Entry* entry, int32_t result) {
   return true;
 }
 
-void RingLoop::Wake() {
-  const uint64_t one = 1;
-  // Fails only if the counter is full, and then the loop is awake.
-  (void)!write(wake_.get(), &one, sizeof one);
-}
+void IoLoop::Wake() { queue_->Wake(); }
 
-bool RingLoop::Join(TimeNs deadline) {
+bool IoLoop::Join(TimeNs deadline) {
   if (!thread_.joinable()) return true;
   exit_.store(true);
   Wake();
@@ -183,6 +168,7 @@ bool RingLoop::Join(TimeNs deadline) {
     if (!WaitUntil(lock, changed_, until, [this] { return ended_; })) return false;
   }
   thread_.join();
+  queue_.reset();
   return true;
 }
 

@@ -1,5 +1,5 @@
-// The tier over io_uring: three threads, one that reads, one that writes, and one that sets files
-// aside, so that none of them ever waits for another.
+// The tier over files, by either I/O engine: three threads, one that reads, one that writes, and
+// one that sets files aside, so that none of them ever waits for another.
 //
 // Thread rule and ownership: those of Tier. Destroying it stops it with no patience; what has not
 // come back by then is left behind with all that it may touch, as after a Stop that returned false.
@@ -11,20 +11,21 @@
 #include "absl/status/statusor.h"
 #include "server/base/unique_fd.h"
 #include "server/tier/housekeeping.h"
+#include "server/tier/io_loop.h"
+#include "server/tier/lane_parts.h"
 #include "server/tier/read_lane.h"
-#include "server/tier/ring_loop.h"
 #include "server/tier/tier.h"
 #include "server/tier/write_lane.h"
 
 namespace kvstream::tier {
 
-class UringTier final : public Tier {
+class FileTier final : public Tier {
  public:
-  // OpenUringTier; `hook`, if any, sees the results of the rings once the probe is over.
+  // OpenFileTier; `hook`, if any, sees the results of operations once the probe is over.
   static absl::StatusOr<std::unique_ptr<Tier>> Open(const TierOptions& options,
                                                     std::span<std::byte> memory,
                                                     CompletionSink* sink, ResultHook hook);
-  ~UringTier() override;
+  ~FileTier() override;
 
   const TierOptions& options() const override { return body_->options; }
   const TierFacts& facts() const override { return body_->facts; }
@@ -49,7 +50,13 @@ class UringTier final : public Tier {
     std::unique_ptr<Housekeeping> housekeeping;
   };
 
-  explicit UringTier(std::unique_ptr<Body> body) : body_(std::move(body)) {}
+  // Probes with an engine and starts the lanes with it. `refused` is set where it was the engine
+  // that failed, and another may do.
+  static absl::Status StartWith(IoEngine engine, const LaneParts& parts, Body* body,
+                                absl::Status* refused);
+  static absl::Status StartLanes(const LaneParts& parts, Body* body);
+
+  explicit FileTier(std::unique_ptr<Body> body) : body_(std::move(body)) {}
 
   std::unique_ptr<Body> body_;
   bool stopped_ = false;

@@ -1,6 +1,6 @@
-// What only the tier over io_uring can show: refusals of the file system, its descriptors and
+// What only the tier over files can show: refusals of the file system, its descriptors and
 // temporaries, and writers that meet.
-#include "server/tier/uring_tier.h"
+#include "server/tier/file_tier.h"
 
 #include <fcntl.h>
 #include <sys/fsuid.h>
@@ -32,13 +32,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-TierOptions OptionsFor(const std::string& root) {
-  TierOptions options;
-  options.name = "test";
-  options.root = root;
-  return options;
-}
-
 WriteRequest WriteOf(Ticket ticket, const std::string* path, const Blocks& file) {
   return {.ticket = ticket,
           .path = path,
@@ -52,10 +45,18 @@ size_t Descriptors() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-class UringTierTest : public testing::Test {
+class FileTierTest : public testing::TestWithParam<IoEngine> {
  protected:
+  static TierOptions OptionsFor(const std::string& root) {
+    TierOptions options;
+    options.name = "test";
+    options.root = root;
+    options.io_engine = GetParam();
+    return options;
+  }
+
   std::unique_ptr<Tier> Open(TierOptions options, std::span<std::byte> memory = {}) {
-    auto tier = OpenUringTier(options, memory, &recorder_);
+    auto tier = OpenFileTier(options, memory, &recorder_);
     EXPECT_TRUE(tier.ok()) << tier.status();
     return tier.ok() ? *std::move(tier) : nullptr;
   }
@@ -64,22 +65,22 @@ class UringTierTest : public testing::Test {
   Recorder recorder_;
 };
 
-TEST_F(UringTierTest, MissingRootIsNotFoundAndNamed) {
+TEST_P(FileTierTest, MissingRootIsNotFoundAndNamed) {
   const std::string root = folder_.path() + "/missing";
-  const auto tier = OpenUringTier(OptionsFor(root), {}, &recorder_);
+  const auto tier = OpenFileTier(OptionsFor(root), {}, &recorder_);
   EXPECT_EQ(tier.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(tier.status().message()), HasSubstr(root));
 }
 
-TEST_F(UringTierTest, RootThatIsNoFolderIsRefused) {
+TEST_P(FileTierTest, RootThatIsNoFolderIsRefused) {
   const std::string root = folder_.path() + "/file";
   ASSERT_GE(UniqueFd(open(root.c_str(), O_CREAT | O_WRONLY, 0600)).get(), 0);
-  const auto tier = OpenUringTier(OptionsFor(root), {}, &recorder_);
+  const auto tier = OpenFileTier(OptionsFor(root), {}, &recorder_);
   EXPECT_FALSE(tier.ok());
   EXPECT_THAT(std::string(tier.status().message()), HasSubstr(root));
 }
 
-TEST_F(UringTierTest, UnwritableRootIsPermissionDeniedAndNamed) {
+TEST_P(FileTierTest, UnwritableRootIsPermissionDeniedAndNamed) {
   for (const bool folder_exists : {false, true}) {
     if (folder_exists) {
       ASSERT_EQ(mkdir((folder_.path() + "/v1").c_str(), 0555), 0);
@@ -87,7 +88,7 @@ TEST_F(UringTierTest, UnwritableRootIsPermissionDeniedAndNamed) {
     ASSERT_EQ(chmod(folder_.path().c_str(), 0555), 0);
     // Root may write anywhere; its threads may not once they touch files as somebody else.
     if (geteuid() == 0) setfsuid(65534);
-    const auto tier = OpenUringTier(OptionsFor(folder_.path()), {}, &recorder_);
+    const auto tier = OpenFileTier(OptionsFor(folder_.path()), {}, &recorder_);
     if (geteuid() == 0) setfsuid(0);
     ASSERT_EQ(chmod(folder_.path().c_str(), 0755), 0);
     EXPECT_EQ(tier.status().code(), absl::StatusCode::kPermissionDenied) << tier.status();
@@ -95,32 +96,33 @@ TEST_F(UringTierTest, UnwritableRootIsPermissionDeniedAndNamed) {
   }
 }
 
-TEST_F(UringTierTest, SizesThatMakeNoSenseAreInvalid) {
+TEST_P(FileTierTest, SizesThatMakeNoSenseAreInvalid) {
   for (const auto& spoil : std::vector<std::function<void(TierOptions*)>>{
            [](TierOptions* o) { o->io_bytes = 3 * kBlockBytes; },
            [](TierOptions* o) { o->io_bytes = kBlockBytes / 2; },
-           [](TierOptions* o) { o->queue_depth = 0; },
+           [](TierOptions* o) { o->queue_depth = 0; }, [](TierOptions* o) { o->io_threads = 0; },
+           [](TierOptions* o) { o->io_threads = 257; },
            [](TierOptions* o) { o->open_files_max = 0; }}) {
     TierOptions options = OptionsFor(folder_.path());
     spoil(&options);
-    EXPECT_EQ(OpenUringTier(options, {}, &recorder_).status().code(),
+    EXPECT_EQ(OpenFileTier(options, {}, &recorder_).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
 
-TEST_F(UringTierTest, ProbeLeavesOnlyItsFolder) {
+TEST_P(FileTierTest, ProbeLeavesOnlyItsFolder) {
   const auto tier = Open(OptionsFor(folder_.path()));
   ASSERT_NE(tier, nullptr);
   EXPECT_TRUE(std::filesystem::is_directory(folder_.path() + "/v1"));
   EXPECT_THAT(folder_.Files(), IsEmpty());
-  EXPECT_EQ(tier->facts().io_engine, "io_uring");
+  EXPECT_EQ(tier->facts().io_engine, GetParam() == IoEngine::kUring ? "io_uring" : "threads");
   EXPECT_GT(tier->facts().alignment, 0u);
   EXPECT_LE(tier->facts().alignment, kBlockBytes);
   EXPECT_EQ(tier->stats().bytes_written.Get(), 0u);
   EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
 }
 
-TEST_F(UringTierTest, MemoryFileSystemSaysWhichIoItGives) {
+TEST_P(FileTierTest, MemoryFileSystemSaysWhichIoItGives) {
   if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "there is no writable /dev/shm";
   const TemporaryFolder shm("/dev/shm");
   // What the file system says to a plain open decides what the tier must have found.
@@ -141,14 +143,14 @@ TEST_F(UringTierTest, MemoryFileSystemSaysWhichIoItGives) {
   EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
 }
 
-TEST_F(UringTierTest, ReadsAndWritesGoThroughRegisteredMemory) {
+TEST_P(FileTierTest, ReadsAndWritesGoThroughRegisteredMemory) {
   constexpr uint64_t kFile = 600 * kBlockBytes;
   const Blocks memory = Blocks::Pattern(2 * kFile, 9);
   TierOptions options = OptionsFor(folder_.path());
   options.fsync = true;
   const auto tier = Open(options, memory.bytes());
   ASSERT_NE(tier, nullptr);
-  if (!tier->facts().registered_buffers) GTEST_SKIP() << "too little memory may be locked";
+  if (!tier->facts().registered_buffers) GTEST_SKIP() << "nothing is registered";
   const std::string path = "v1/aa/bb/cc/file.kv";
   tier->Write({.ticket = Ticket{1},
                .path = &path,
@@ -163,7 +165,7 @@ TEST_F(UringTierTest, ReadsAndWritesGoThroughRegisteredMemory) {
   EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
 }
 
-TEST_F(UringTierTest, NoTemporaryIsLeftAfterManyWrites) {
+TEST_P(FileTierTest, NoTemporaryIsLeftAfterManyWrites) {
   const auto tier = Open(OptionsFor(folder_.path()));
   ASSERT_NE(tier, nullptr);
   const Blocks file = Blocks::Pattern(3 * kBlockBytes, 1);
@@ -186,7 +188,7 @@ TEST_F(UringTierTest, NoTemporaryIsLeftAfterManyWrites) {
   EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
 }
 
-TEST_F(UringTierTest, FolderThatCannotBeMadeFailsTheWriteOnly) {
+TEST_P(FileTierTest, FolderThatCannotBeMadeFailsTheWriteOnly) {
   const auto tier = Open(OptionsFor(folder_.path()));
   ASSERT_NE(tier, nullptr);
   const Blocks file = Blocks::Pattern(3 * kBlockBytes, 1);
@@ -202,7 +204,7 @@ TEST_F(UringTierTest, FolderThatCannotBeMadeFailsTheWriteOnly) {
   EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
 }
 
-TEST_F(UringTierTest, NoDescriptorIsLeftOpen) {
+TEST_P(FileTierTest, NoDescriptorIsLeftOpen) {
   const size_t before = Descriptors();
   TierOptions options = OptionsFor(folder_.path());
   options.open_files_max = 8;
@@ -235,10 +237,10 @@ TEST_F(UringTierTest, NoDescriptorIsLeftOpen) {
   EXPECT_THAT(folder_.Files(), IsEmpty());
 }
 
-TEST_F(UringTierTest, OfTwoWritersOfANameOneWins) {
+TEST_P(FileTierTest, OfTwoWritersOfANameOneWins) {
   Recorder other_recorder;
   const auto tier = Open(OptionsFor(folder_.path()));
-  auto other = OpenUringTier(OptionsFor(folder_.path()), {}, &other_recorder);
+  auto other = OpenFileTier(OptionsFor(folder_.path()), {}, &other_recorder);
   ASSERT_TRUE(tier != nullptr && other.ok());
   constexpr size_t kFiles = 32;
   const Blocks mine = Blocks::Pattern(5 * kBlockBytes, 1);
@@ -267,7 +269,7 @@ TEST_F(UringTierTest, OfTwoWritersOfANameOneWins) {
   EXPECT_TRUE((*other)->Stop(Now() + 60 * kSecond));
 }
 
-TEST_F(UringTierTest, LinkAtTheNameIsNotFollowed) {
+TEST_P(FileTierTest, LinkAtTheNameIsNotFollowed) {
   const auto tier = Open(OptionsFor(folder_.path()));
   ASSERT_NE(tier, nullptr);
   ASSERT_EQ(symlink("/etc/passwd", (folder_.path() + "/v1/link.kv").c_str()), 0);
@@ -284,16 +286,16 @@ TEST_F(UringTierTest, LinkAtTheNameIsNotFollowed) {
   EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
 }
 
-TEST_F(UringTierTest, StopGivesUpOnWhatNeverEnds) {
+TEST_P(FileTierTest, StopGivesUpOnWhatNeverEnds) {
   // The tier may touch these for ever: they are never freed, and reachable for leak checks.
   static auto* const never = new std::latch(1);
   static auto* const copy = new Blocks(kBlockBytes);
   static auto* const path = new std::string("v1/file.kv");
-  auto opened = UringTier::Open(OptionsFor(folder_.path()), {}, &recorder_,
-                                [](const Operation& operation, int32_t result) {
-                                  if (operation.kind == Operation::Kind::kRead) never->wait();
-                                  return result;
-                                });
+  auto opened = FileTier::Open(OptionsFor(folder_.path()), {}, &recorder_,
+                               [](const Operation& operation, int32_t result) {
+                                 if (operation.kind == Operation::Kind::kRead) never->wait();
+                                 return result;
+                               });
   ASSERT_TRUE(opened.ok()) << opened.status();
   auto tier = *std::move(opened);
   const Blocks file = Blocks::Pattern(2 * kBlockBytes, 1);
@@ -311,7 +313,7 @@ TEST_F(UringTierTest, StopGivesUpOnWhatNeverEnds) {
   EXPECT_EQ(recorder_.count(), 2u);
 }
 
-TEST_F(UringTierTest, SlowCheckOfAFileHoldsNobodyElse) {
+TEST_P(FileTierTest, SlowCheckOfAFileHoldsNobodyElse) {
   const auto tier = Open(OptionsFor(folder_.path()));
   ASSERT_NE(tier, nullptr);
   const Blocks file = Blocks::Pattern(2 * kBlockBytes, 1);
@@ -335,6 +337,12 @@ TEST_F(UringTierTest, SlowCheckOfAFileHoldsNobodyElse) {
   EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
   EXPECT_EQ(recorder_.count(), 4u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Engines, FileTierTest,
+                         testing::Values(IoEngine::kUring, IoEngine::kThreads),
+                         [](const auto& test) {
+                           return test.param == IoEngine::kUring ? "Uring" : "Threads";
+                         });
 
 }  // namespace
 }  // namespace kvstream::tier

@@ -1,0 +1,35 @@
+// What a configuration needs of the process' limits, and what they are.
+//
+// Thread rule: RaiseOpenFiles at the start, before other threads; the rest any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/config/options.h"
+
+namespace kvstream {
+
+struct Limit {
+  // No limit.
+  static constexpr uint64_t kNone = UINT64_MAX;
+
+  uint64_t need = 0;
+  uint64_t have = 0;
+  // How an operator raises it.
+  std::string raise;
+
+  bool enough() const { return have >= need; }
+};
+
+// Bytes of locked memory: each ring accounts itself and the whole pool anew, two rings for each
+// tier that may use io_uring. kNone for a process with CAP_IPC_LOCK.
+Limit LockedMemory(const config::Options& options);
+
+// Descriptors: those the tiers keep open, and as many as serve a few dozen sessions.
+Limit OpenFiles(const config::Options& options);
+
+// Raises the soft limit of open files to the hard one.
+void RaiseOpenFiles();
+
+}  // namespace kvstream
