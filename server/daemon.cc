@@ -93,13 +93,31 @@ bool MayRegisterPool(const config::Options& options) {
   return false;
 }
 
-std::vector<std::string> LimitConditions(const config::Options& options) {
-  const Limit files = OpenFiles(options);
-  if (files.enough()) return {};
-  spdlog::warn("limit of open files is low: need={} limit={} raise={}", files.need, files.have,
-               files.raise);
-  return {"the limit of open files, " + std::to_string(files.have) + ", is less than the " +
-          std::to_string(files.need) + " that the tiers may need: raise it with " + files.raise};
+// Taking the last memory of a machine on which a model runs would be worse than not to start.
+absl::Status CheckMemory(const config::Options& options) {
+  const Limit memory = Memory(options);
+  if (memory.enough()) return absl::OkStatus();
+  return absl::ResourceExhaustedError("pool.mib: the pool and what the daemon needs besides are " +
+                                      std::to_string(memory.need / kMiB) + " MiB, and " +
+                                      std::to_string(memory.have / kMiB) +
+                                      " MiB are available; it takes " + memory.raise);
+}
+
+std::vector<std::string> LimitConditions(const config::Options& options, bool huge_pages) {
+  std::vector<std::string> conditions;
+  if (const Limit files = OpenFiles(options); !files.enough()) {
+    spdlog::warn("limit of open files is low: need={} limit={} raise={}", files.need, files.have,
+                 files.raise);
+    conditions.push_back("the limit of open files, " + std::to_string(files.have) +
+                         ", is less than the " + std::to_string(files.need) +
+                         " that the tiers may need: raise it with " + files.raise);
+  }
+  if (!huge_pages) {
+    const std::string raise = HugePages(options).raise;
+    spdlog::warn("the staging pool has no huge pages: raise={}", raise);
+    conditions.push_back("the staging pool has no huge pages: raise them with " + raise);
+  }
+  return conditions;
 }
 
 }  // namespace
@@ -122,6 +140,7 @@ absl::Status Daemon::StartParts() {
   RaiseOpenFiles();
   const auto roots = CheckRoots(options_.tiers);
   if (!roots.ok()) return roots.status();
+  if (auto status = CheckMemory(options_); !status.ok()) return status;
   auto pool = memory::SealedMemory::Create("kvstreamd-pool", options_.pool_bytes, true);
   if (!pool.ok()) {
     return absl::Status(pool.status().code(),
@@ -221,7 +240,7 @@ absl::Status Daemon::StartServers() {
   if (!server.ok()) return server.status();
   rpc_ = std::move(*server);
   facts_.ready.Set(1);
-  rpc_->SetReady(true, LimitConditions(options_));
+  rpc_->SetReady(true, LimitConditions(options_, pool_->huge_pages()));
   spdlog::info("serving: version={} boot={} socket={} metrics={}", kVersion, ToHex(boot_id_),
                options_.grpc_socket, metrics_address());
   return absl::OkStatus();

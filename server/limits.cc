@@ -5,7 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <optional>
 
 #include "server/base/logging.h"
 
@@ -15,6 +18,8 @@ namespace {
 constexpr uint64_t kRingsPerTier = 2;
 // A ring's own memory, and that of the probe's ring before it, which the kernel frees late.
 constexpr uint64_t kRingBytes = 128 * kKiB;
+// What the daemon needs besides the pool and the sessions' host buffers.
+constexpr uint64_t kOtherMemoryBytes = 256 * kMiB;
 // Sockets, sessions, host buffers, rings and files being written.
 constexpr uint64_t kOtherDescriptors = 256;
 
@@ -28,6 +33,51 @@ bool MayLockAll() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3]{};
   return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & (1u << CAP_IPC_LOCK)) != 0;
+}
+
+// The number behind a name in a file of "name number" lines; none if there is no such line.
+std::optional<uint64_t> ReadField(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::string word;
+  while (file >> word) {
+    uint64_t value = 0;
+    if (word == name && file >> value) return value;
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  uint64_t value = 0;
+  if (!(file >> value)) return std::nullopt;  // "max" is no limit.
+  return value;
+}
+
+// This process' folder in the hierarchy of a controller: "" is version 2.
+std::string CgroupOf(const std::string& controller) {
+  std::ifstream file("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(file, line)) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    if (line.substr(first + 1, second - first - 1) == controller) return line.substr(second + 1);
+  }
+  return "";
+}
+
+// What a cgroup's limit leaves, in its own folder or, where a container shows only that, the root.
+uint64_t CgroupRoom(const std::string& root, const std::string& group, const char* limit_file,
+                    const char* used_file) {
+  uint64_t room = Limit::kNone;
+  for (const std::string& folder : {root + group, root}) {
+    const auto limit = ReadNumber(folder + "/" + limit_file);
+    const auto used = ReadNumber(folder + "/" + used_file);
+    if (limit.has_value() && used.has_value()) {
+      room = std::min(room, *limit > *used ? *limit - *used : 0);
+    }
+  }
+  return room;
 }
 
 }  // namespace
@@ -48,6 +98,29 @@ Limit OpenFiles(const config::Options& options) {
   return {.need = need,
           .have = SoftLimit(RLIMIT_NOFILE),
           .raise = "ulimit -n, or LimitNOFILE= of the service"};
+}
+
+Limit Memory(const config::Options& options) {
+  const auto available_kib = ReadField("/proc/meminfo", "MemAvailable:");
+  const uint64_t machine = available_kib.has_value() ? *available_kib * kKiB : Limit::kNone;
+  const uint64_t v1 = CgroupRoom("/sys/fs/cgroup/memory", CgroupOf("memory"),
+                                 "memory.limit_in_bytes", "memory.usage_in_bytes");
+  const uint64_t v2 = CgroupRoom("/sys/fs/cgroup", CgroupOf(""), "memory.max", "memory.current");
+  return {.need = options.pool_bytes + kOtherMemoryBytes,
+          .have = std::min({machine, v1, v2}),
+          .raise = "a smaller pool.mib, or more memory for the machine or the cgroup"};
+}
+
+Limit HugePages(const config::Options& options) {
+  const auto free = ReadField("/proc/meminfo", "HugePages_Free:");
+  const auto reserved = ReadField("/proc/meminfo", "HugePages_Rsvd:");
+  const auto page_kib = ReadField("/proc/meminfo", "Hugepagesize:");
+  const uint64_t pages = free.value_or(0) - std::min(free.value_or(0), reserved.value_or(0));
+  const uint64_t page_bytes = page_kib.value_or(2048) * kKiB;
+  return {.need = (options.pool_bytes + page_bytes - 1) / page_bytes * page_bytes,
+          .have = pages * page_bytes,
+          .raise = "sysctl vm.nr_hugepages=" +
+                   std::to_string((options.pool_bytes + page_bytes - 1) / page_bytes)};
 }
 
 void RaiseOpenFiles() {

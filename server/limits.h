@@ -1,5 +1,7 @@
 // What a configuration needs of the process' limits, and what they are.
 //
+// Have is what can be found out: kNone where the system does not tell.
+//
 // Thread rule: RaiseOpenFiles at the start, before other threads; the rest any.
 #pragma once
 
@@ -28,6 +30,13 @@ Limit LockedMemory(const config::Options& options);
 
 // Descriptors: those the tiers keep open, and as many as serve a few dozen sessions.
 Limit OpenFiles(const config::Options& options);
+
+// Bytes of memory for the pool and what the daemon needs besides, against what the machine and its
+// cgroup can still give. Host buffers come on top, as clients ask for them.
+Limit Memory(const config::Options& options);
+
+// Bytes of the pool in huge pages, against those that are free.
+Limit HugePages(const config::Options& options);
 
 // Raises the soft limit of open files to the hard one.
 void RaiseOpenFiles();

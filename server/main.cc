@@ -14,18 +14,22 @@
 #include "server/base/unique_fd.h"
 #include "server/config/config.h"
 #include "server/daemon.h"
+#include "server/preflight.h"
 
 namespace kvstream {
 namespace {
 
 constexpr char kUsage[] =
-    "Usage: kvstreamd --config FILE [--check_config] [--log_level LEVEL]\n"
+    "Usage: kvstreamd --config FILE [--check_config | --preflight] [--log_level LEVEL]\n"
     "\n"
     "Keeps the KV cache of inference engines on this node's storage tiers.\n"
     "\n"
     "  --config FILE      the configuration, protobuf text format (config/kvstream.textproto\n"
     "                     explains every field); KVSTREAMD_CONFIG is used when absent\n"
     "  --check_config     check the configuration, report every error, and exit\n"
+    "  --preflight        print what the configuration needs of this machine, what there is and "
+    "how\n"
+    "                     to raise it, and exit: 0 when the daemon would start, else 1\n"
     "  --log_level LEVEL  trace, debug, info, warn or error; overrides the configuration\n"
     "  --version          print the version and exit\n"
     "  --help             print this and exit\n"
@@ -37,6 +41,7 @@ struct Flags {
   std::string config;
   std::string log_level;
   bool check_config = false;
+  bool preflight = false;
 };
 
 // Exits for --help, --version and bad usage.
@@ -62,6 +67,8 @@ Flags ParseFlags(int argc, char** argv) {
       std::exit(0);
     } else if (arg == "--check_config") {
       flags.check_config = true;
+    } else if (arg == "--preflight") {
+      flags.preflight = true;
     } else if (!value("--config", &flags.config) && !value("--log_level", &flags.log_level)) {
       std::fprintf(stderr, "kvstreamd: unknown flag or missing value: %s\n%s", argv[i], kUsage);
       std::exit(2);
@@ -103,6 +110,11 @@ int Main(int argc, char** argv) {
   if (flags.check_config) {
     std::printf("kvstreamd: %s is good\n", flags.config.c_str());
     return 0;
+  }
+  if (flags.preflight) {
+    const Preflight preflight = CheckPreflight(*options);
+    std::fputs(preflight.report.c_str(), stdout);
+    return preflight.starts ? 0 : 1;
   }
   // Every thread inherits this mask: only the wait below sees the signals.
   sigset_t stop;

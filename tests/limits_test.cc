@@ -6,7 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <string>
 #include <thread>
+
+#include "server/daemon.h"
+#include "server/preflight.h"
 
 namespace kvstream {
 namespace {
@@ -58,6 +62,28 @@ TEST(LimitsTest, OpenFilesOfAllTiersCountAndTheSoftLimitIsRaised) {
   RaiseOpenFiles();
   EXPECT_EQ(OpenFiles(TwoTiers()).have, before.rlim_max);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST(LimitsTest, APoolThatTheMachineCannotHoldIsRefusedBeforeItIsTaken) {
+  config::Options options = TwoTiers();
+  EXPECT_TRUE(Memory(options).enough());
+  options.pool_bytes = uint64_t{1} << 50;
+  options.tiers[0].root = "/";  // Only looked at.
+  options.tiers[1].root = "/proc";
+  EXPECT_FALSE(Memory(options).enough());
+  const auto daemon = Daemon::Start(options);
+  EXPECT_EQ(daemon.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(daemon.status().message()).find("pool.mib"), std::string::npos);
+  const Preflight preflight = CheckPreflight(options);
+  EXPECT_FALSE(preflight.starts);
+  EXPECT_NE(preflight.report.find("does not start"), std::string::npos);
+}
+
+TEST(LimitsTest, HugePagesAreCountedInWholePages) {
+  config::Options options = TwoTiers();
+  options.pool_bytes = 64 * kMiB + 1;
+  EXPECT_GT(HugePages(options).need, options.pool_bytes);
+  EXPECT_NE(HugePages(options).raise.find("vm.nr_hugepages="), std::string::npos);
 }
 
 }  // namespace
