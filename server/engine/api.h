@@ -212,7 +212,8 @@ struct BufferAttached {
   std::unique_ptr<memory::SealedMemory> memory;
 };
 
-// FAILED_PRECONDITION while operations use the buffer, NOT_FOUND when unknown.
+// FAILED_PRECONDITION while operations use the buffer, NOT_FOUND when unknown. The reply is called
+// on the engine loop, or once the buffer is unmapped, on the thread that did it.
 struct DropBuffer {
   SessionId session;
   uint64_t buffer_id = 0;

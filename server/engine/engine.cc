@@ -61,6 +61,7 @@ void Engine::Stop() {
   stopping_ = true;
   mailbox_.Wake();
   thread_.join();
+  state_->unmapper.Stop();  // It still answers drops.
 }
 
 void Engine::Run() {

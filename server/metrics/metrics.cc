@@ -43,6 +43,8 @@ constexpr Series<EngineStats, Gauge> kEngineGauges[] = {
     {"kvstreamd_host_buffers", "Host buffers attached.", &EngineStats::host_buffers},
     {"kvstreamd_host_buffer_bytes", "Bytes of the host buffers attached.",
      &EngineStats::host_buffer_bytes},
+    {"kvstreamd_unmapping_bytes", "Bytes of host buffers given up and not yet unmapped.",
+     &EngineStats::unmapping_bytes},
     {"kvstreamd_leases", "Leases in force.", &EngineStats::leases},
     {"kvstreamd_leased_chunks", "Chunks that leases protect.", &EngineStats::leased_chunks},
     {"kvstreamd_operations_running", "Operations that have not quiesced.",

@@ -68,6 +68,7 @@ const Expected<EngineStats> kEngine[] = {
     KV_NUMBER(EngineStats, "sessions_opened_total", sessions_opened),
     KV_NUMBER(EngineStats, "host_buffers", host_buffers),
     KV_NUMBER(EngineStats, "host_buffer_bytes", host_buffer_bytes),
+    KV_NUMBER(EngineStats, "unmapping_bytes", unmapping_bytes),
     KV_NUMBER(EngineStats, "leases", leases),
     KV_NUMBER(EngineStats, "leased_chunks", leased_chunks),
     KV_NUMBER(EngineStats, "leases_expired_total", leases_expired),
