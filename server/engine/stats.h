@@ -57,6 +57,8 @@ struct EngineStats {
   Gauge leased_chunks;
   Counter leases_expired;
 
+  // Events that the loop has not handled.
+  Gauge unhandled_events;
   Gauge operations_running;
   Counter read_steps;
   Counter stores;
