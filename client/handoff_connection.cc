@@ -18,6 +18,8 @@ namespace kvstream {
 namespace {
 
 constexpr size_t kPacketBytesMax = 4096;
+// Between attempts to receive on a socket that fails without having ended.
+constexpr int kRetryMs = 10;
 
 // Waits for `fd` to be readable. False at the deadline.
 bool WaitReadable(int fd, absl::Time deadline) {
@@ -52,7 +54,8 @@ int SendPacket(int socket, std::string& bytes, int fd) {
   return 0;
 }
 
-enum class Received { kAnswer, kNonsense, kEnd };
+// kFailed leaves the errno.
+enum class Received { kAnswer, kNonsense, kFailed, kEnd };
 
 Received ReceivePacket(int socket, HandoffConnection::Answer* answer) {
   std::array<char, kPacketBytesMax> bytes;
@@ -67,7 +70,10 @@ Received ReceivePacket(int socket, HandoffConnection::Answer* answer) {
   do {
     n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   } while (n < 0 && errno == EINTR);
-  if (n <= 0) return Received::kEnd;
+  // A daemon that closes, or dies with requests unread. No other failure says that it has let go of
+  // the memory.
+  if (n == 0 || (n < 0 && errno == ECONNRESET)) return Received::kEnd;
+  if (n < 0) return Received::kFailed;
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
     int fd;
@@ -127,6 +133,8 @@ absl::Status HandoffConnection::TakeWelcome(absl::Time deadline) {
   switch (ReceivePacket(socket_.get(), &answer)) {
     case Received::kEnd:
       return absl::UnavailableError("connect to " + path_ + ": the daemon closed the connection");
+    case Received::kFailed:
+      return FromErrno(errno, "receive the welcome of", path_);
     case Received::kNonsense:
       return absl::FailedPreconditionError("connect to " + path_ + ": not a handoff socket");
     case Received::kAnswer:
@@ -199,6 +207,10 @@ void HandoffConnection::Run(const std::function<void()>& on_end) {
         // Not a daemon of this protocol. Only its end of file says that memory is free, so the
         // session is given up and the reading goes on.
         HalfClose();
+        continue;
+      case Received::kFailed:
+        HalfClose();
+        if (poll(&entries[1], 1, kRetryMs) > 0) return;
         continue;
       case Received::kEnd:
         break;

@@ -208,7 +208,7 @@ absl::Status Daemon::StartServers() {
       {{options_.handoff_socket, options_.socket_mode, options_.socket_group},
        boot_id_,
        LimitsOf(options_)},
-      engine_.get());
+      engine_.get(), &rpc_stats_);
   if (!handoff.ok()) return handoff.status();
   handoff_ = std::move(*handoff);
   std::vector<config::TierOptions> open;
@@ -221,7 +221,7 @@ absl::Status Daemon::StartServers() {
                       options_.reflection,
                       {boot_id_, kVersion, LimitsOf(options_), {}},
                       {&engine_->stats(), {}, gpu_->DeviceNames(), "", started_}};
-  metrics::MetricsSource source{&facts_, &engine_->stats(), {}};
+  metrics::MetricsSource source{&facts_, &engine_->stats(), &rpc_stats_, {}};
   for (uint32_t i = 0; i < tiers_.size(); ++i) {
     const tier::Tier* tier = tiers_[i].tier.get();
     const std::string& name = tiers_[i].options.name;
@@ -236,7 +236,8 @@ absl::Status Daemon::StartServers() {
     metrics_ = std::move(*metrics);
     rpc.status.metrics_address = metrics_->address();
   }
-  auto server = rpc::RpcServer::Start(std::move(rpc), {*engine_, *namespaces_, handoff_->tokens()});
+  auto server = rpc::RpcServer::Start(std::move(rpc),
+                                      {*engine_, *namespaces_, handoff_->tokens(), rpc_stats_});
   if (!server.ok()) return server.status();
   rpc_ = std::move(*server);
   facts_.ready.Set(1);

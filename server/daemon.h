@@ -42,6 +42,7 @@ class Daemon {
   // host:port of the metrics; empty when off.
   std::string metrics_address() const;
   const engine::EngineStats& stats() const { return engine_->stats(); }
+  const rpc::RpcStats& rpc_stats() const { return rpc_stats_; }
 
  private:
   struct OpenTier {
@@ -66,6 +67,7 @@ class Daemon {
   std::unique_ptr<engine::Engine> engine_;
   std::vector<OpenTier> tiers_;  // Those that opened first: their index is their TierId.
   metrics::DaemonFacts facts_;
+  rpc::RpcStats rpc_stats_;
   std::unique_ptr<rpc::HandoffServer> handoff_;
   std::unique_ptr<metrics::MetricsServer> metrics_;
   std::unique_ptr<rpc::RpcServer> rpc_;

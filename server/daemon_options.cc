@@ -86,7 +86,12 @@ rpc::Limits LimitsOf(const config::Options& options) {
           .lease_max = options.lease_max,
           .message_bytes_max = options.message_bytes_max,
           .sessions_max = options.sessions_max,
-          .unread_events_bytes_max = options.unread_events_bytes_max};
+          .unread_events_bytes_max = options.unread_events_bytes_max,
+          .unhandled_messages_max = options.unhandled_messages_per_session_max,
+          .unhandled_bytes_max = options.unhandled_bytes_per_session_max,
+          .calls_max = options.calls_max,
+          .lookup_keys_waiting_max = options.lookup_keys_waiting_max,
+          .hello_max = options.hello_max};
 }
 
 }  // namespace kvstream

@@ -37,7 +37,7 @@ INCLUDES = {
     "server/gpu/": BASE,
     "server/engine/": LEAVES,
     "server/config/": BASE + ["kvstream/config/"],
-    "server/metrics/": BASE + ["server/engine/stats.h", "server/tier/tier.h"],
+    "server/metrics/": BASE + ["server/engine/stats.h", "server/rpc/stats.h", "server/tier/tier.h"],
     "server/rpc/": LEAVES + ["server/engine/", "server/config/", "server/metrics/", "kvstream/v1/"],
     "server/": [""],
     "client/": BASE + ["kvstream/v1/"],

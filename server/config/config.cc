@@ -205,6 +205,15 @@ void ConvertLimits(const v1::SessionLimits& in, Problems& problems, Options& out
   out.message_bytes_max = checked("message_mib_max", in.message_mib_max(), 1024) * kMiB;
   out.unread_events_bytes_max =
       checked("unread_events_mib_max", in.unread_events_mib_max(), 1024) * kMiB;
+  out.unhandled_messages_per_session_max =
+      checked("unhandled_messages_per_session_max", in.unhandled_messages_per_session_max(), 65536);
+  out.unhandled_bytes_per_session_max =
+      checked("unhandled_mib_per_session_max", in.unhandled_mib_per_session_max(), 1024) * kMiB;
+  out.calls_max = checked("calls_max", in.calls_max(), 65536);
+  // Any lookup that lookup_keys_max allows must fit.
+  out.lookup_keys_waiting_max = problems.InRange("limits.lookup_keys_waiting_max",
+                                                 in.lookup_keys_waiting_max(), {1048576, 67108864});
+  out.hello_max = Milliseconds(problems.InRange("limits.hello_ms", in.hello_ms(), {100, 600000}));
 }
 
 // host:port, the host a name, an IPv4 address or an IPv6 address in brackets. The listener takes a

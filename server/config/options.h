@@ -61,6 +61,11 @@ struct Options {
   TimeNs lease_max = 0;
   uint64_t message_bytes_max = 0;
   uint64_t unread_events_bytes_max = 0;
+  uint64_t unhandled_messages_per_session_max = 0;
+  uint64_t unhandled_bytes_per_session_max = 0;
+  uint64_t calls_max = 0;
+  uint64_t lookup_keys_waiting_max = 0;
+  TimeNs hello_max = 0;
 
   // host:port; empty: off.
   std::string metrics_listen;

@@ -212,7 +212,8 @@ struct BufferAttached {
   std::unique_ptr<memory::SealedMemory> memory;
 };
 
-// FAILED_PRECONDITION while operations use the buffer, NOT_FOUND when unknown.
+// FAILED_PRECONDITION while operations use the buffer, NOT_FOUND when unknown. The reply is called
+// on the engine loop, or once the buffer is unmapped, on the thread that did it.
 struct DropBuffer {
   SessionId session;
   uint64_t buffer_id = 0;
@@ -239,10 +240,36 @@ struct StreamClosed {
   const SessionSink* sink = nullptr;
 };
 
+// Room that a message takes up in what its stream may leave unhandled. It goes back when the credit
+// is destroyed: the message was handled, or dropped. Move-only.
+class Credit {
+ public:
+  class Source {
+   public:
+    virtual ~Source() = default;
+    // Any thread, but never from within Post.
+    virtual void TakeBack(uint64_t bytes) = 0;
+  };
+
+  Credit() = default;
+  Credit(std::shared_ptr<Source> source, uint64_t bytes)
+      : source_(std::move(source)), bytes_(bytes) {}
+  Credit(Credit&& other) noexcept = default;
+  Credit& operator=(Credit&&) = delete;
+  ~Credit() {
+    if (source_ != nullptr) source_->TakeBack(bytes_);
+  }
+
+ private:
+  std::shared_ptr<Source> source_;
+  uint64_t bytes_ = 0;
+};
+
 struct MessageArrived {
   SessionId session;
   const SessionSink* sink = nullptr;
   SessionMessage message;
+  Credit credit{};
 };
 
 struct RegisterMemory {

@@ -30,7 +30,10 @@ void Engine::Start(const EngineOptions& options, std::vector<tier::Tier*> tiers,
   thread_ = std::thread([this] { Run(); });
 }
 
-void Engine::Post(Event event) { mailbox_.Post(std::move(event)); }
+void Engine::Post(Event event) {
+  stats_.unhandled_events.Add();
+  mailbox_.Post(std::move(event));
+}
 
 void Engine::OnCompletions(std::span<tier::Completion> completions) { mailbox_.Post(completions); }
 
@@ -64,6 +67,7 @@ void Engine::Stop() {
   stopping_ = true;
   mailbox_.Wake();
   thread_.join();
+  state_->unmapper.Stop();  // It still answers drops.
 }
 
 void Engine::Run() {
@@ -72,6 +76,7 @@ void Engine::Run() {
   while (!stopping_) {
     mailbox_.Take(NextDeadline(), &letters);
     Turn(&letters, Now());
+    stats_.unhandled_events.Sub(letters.events.size());
     letters.events.clear();
     letters.completions.clear();
     letters.copies.clear();

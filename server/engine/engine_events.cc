@@ -24,9 +24,7 @@ void Engine::On(BufferAttached& event, TimeNs) {
   state_->sessions.Attach(event.session, event.buffer_id, std::move(event.memory));
 }
 
-void Engine::On(DropBuffer& event, TimeNs) {
-  event.reply(state_->sessions.Drop(event.session, event.buffer_id));
-}
+void Engine::On(DropBuffer& event, TimeNs) { state_->sessions.Drop(std::move(event)); }
 
 void Engine::On(HandoffClosed& event, TimeNs now) {
   Session* session = state_->sessions.Find(event.session);

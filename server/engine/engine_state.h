@@ -25,7 +25,8 @@ struct Engine::State {
   State(Engine* engine, std::vector<tier::Tier*> tier_list, HandoffPeer* handoff)
       : tiers(std::move(tier_list)),
         slots(engine->pool_->size(), engine->options_.pool_reserved_bytes),
-        sessions(&engine->stats_, handoff),
+        unmapper(&engine->stats_.unmapping_bytes),
+        sessions(&engine->stats_, handoff, &unmapper),
         leases(&index),
         asides(tiers, &engine->stats_),
         staging({tiers, &slots, engine->pool_->bytes().data(), &index, &asides, &engine->stats_},
@@ -43,6 +44,7 @@ struct Engine::State {
   std::vector<tier::Tier*> tiers;
   sched::SlotAllocator slots;
   store::ChunkIndex index;
+  memory::Unmapper unmapper;
   Sessions sessions;
   Leases leases;
   Asides asides;

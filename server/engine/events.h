@@ -13,7 +13,8 @@ using Event =
 
 // Thread-safe. Post never blocks and never calls back into the poster: sinks and replies are called
 // later, on the engine loop. Callers may hold their own locks. Events of one caller keep their
-// order. An event that the engine can no longer take is dropped, with its reply.
+// order. An event that the engine can no longer take is dropped, with its reply; a MessageArrived,
+// whose credit calls back, never within Post.
 class EventPoster {
  public:
   virtual ~EventPoster() = default;

@@ -22,14 +22,13 @@ void Sessions::Connect(SessionId id) {
 void Sessions::Attach(SessionId id, uint64_t buffer_id,
                       std::unique_ptr<memory::SealedMemory> memory) {
   Session* session = Find(id);
-  if (session == nullptr || session->ending) return;  // Dropped with this call.
+  if (session == nullptr || session->ending) return unmapper_->Give(std::move(memory));
   stats_->host_buffers.Add();
   stats_->host_buffer_bytes.Add(memory->size());
   session->buffers.emplace(buffer_id, Buffer{std::move(memory), 0});
 }
 
-absl::Status Sessions::Drop(SessionId id, uint64_t buffer_id) {
-  Session* session = Find(id);
+absl::Status Sessions::MayDrop(const Session* session, uint64_t buffer_id) {
   if (session == nullptr) return absl::FailedPreconditionError("drop buffer: the session is over");
   const auto it = session->buffers.find(buffer_id);
   if (it == session->buffers.end()) {
@@ -40,10 +39,19 @@ absl::Status Sessions::Drop(SessionId id, uint64_t buffer_id) {
                                          std::to_string(it->second.operations) +
                                          " running operations use it");
   }
+  return absl::OkStatus();
+}
+
+void Sessions::Drop(DropBuffer drop) {
+  Session* session = Find(drop.session);
+  if (auto status = MayDrop(session, drop.buffer_id); !status.ok()) return drop.reply(status);
+  const auto it = session->buffers.find(drop.buffer_id);
   stats_->host_buffers.Sub();
   stats_->host_buffer_bytes.Sub(it->second.memory->size());
+  // The answer comes last: until then the bytes count against the session's limit.
+  unmapper_->Give(std::move(it->second.memory),
+                  [reply = std::move(drop.reply)]() mutable { reply(absl::OkStatus()); });
   session->buffers.erase(it);
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::byte*> Sessions::Locate(Session& session, const HostRange& range,
@@ -92,10 +100,11 @@ void Sessions::BeginEnd(Session& session, const absl::Status& why) {
 void Sessions::MaybeForget(SessionId id) {
   const auto it = sessions_.find(id);
   if (it == sessions_.end() || !it->second->ending || !it->second->operations.empty()) return;
-  for (const auto& [buffer_id, buffer] : it->second->buffers) {
+  for (auto& [buffer_id, buffer] : it->second->buffers) {
     KV_CHECK(buffer.operations == 0);
     stats_->host_buffers.Sub();
     stats_->host_buffer_bytes.Sub(buffer.memory->size());
+    unmapper_->Give(std::move(buffer.memory));
   }
   sessions_.erase(it);
   stats_->sessions_open.Sub();

@@ -1,6 +1,7 @@
 // Sessions: a worker's stream and its handoff connection, its host buffers and its operations.
 // A session ends when either of the two ends; it is forgotten once no operation of it can touch
-// its memory any more, and its handoff connection is closed last.
+// its memory any more, and its handoff connection is closed last. Its buffers may be unmapped
+// later.
 //
 // Thread rule: the engine loop. The operations themselves live in ReadOps and StoreOps.
 #pragma once
@@ -16,6 +17,7 @@
 #include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/engine/stats.h"
+#include "server/memory/unmapper.h"
 
 namespace kvstream::engine {
 
@@ -39,14 +41,15 @@ struct Session {
 
 class Sessions {
  public:
-  Sessions(EngineStats* stats, HandoffPeer* handoff) : stats_(stats), handoff_(handoff) {}
+  Sessions(EngineStats* stats, HandoffPeer* handoff, memory::Unmapper* unmapper)
+      : stats_(stats), handoff_(handoff), unmapper_(unmapper) {}
 
   // Null when it has ended or never was.
   Session* Find(SessionId id);
 
   void Connect(SessionId id);
   void Attach(SessionId id, uint64_t buffer_id, std::unique_ptr<memory::SealedMemory> memory);
-  absl::Status Drop(SessionId id, uint64_t buffer_id);
+  void Drop(DropBuffer drop);
 
   // The memory of [offset, offset + bytes) of a buffer. NOT_FOUND or INVALID_ARGUMENT names it.
   static absl::StatusOr<std::byte*> Locate(Session& session, const HostRange& range,
@@ -65,8 +68,11 @@ class Sessions {
   std::vector<SessionId> Ids() const;
 
  private:
+  // OK when the buffer may go.
+  static absl::Status MayDrop(const Session* session, uint64_t buffer_id);
   EngineStats* const stats_;
   HandoffPeer* const handoff_;
+  memory::Unmapper* const unmapper_;
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
   std::vector<SessionId> unflushed_;
 };

@@ -51,10 +51,14 @@ struct EngineStats {
   Counter sessions_opened;
   Gauge host_buffers;
   Gauge host_buffer_bytes;
+  // Of buffers that are no session's any more and not yet unmapped.
+  Gauge unmapping_bytes;
   Gauge leases;
   Gauge leased_chunks;
   Counter leases_expired;
 
+  // Events that the loop has not handled.
+  Gauge unhandled_events;
   Gauge operations_running;
   Counter read_steps;
   Counter stores;

@@ -20,6 +20,7 @@ using engine::TierEngineStats;
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
+using rpc::RpcStats;
 using tier::TierStats;
 
 // A number of a stats struct and its name.
@@ -43,8 +44,12 @@ constexpr Series<EngineStats, Gauge> kEngineGauges[] = {
     {"kvstreamd_host_buffers", "Host buffers attached.", &EngineStats::host_buffers},
     {"kvstreamd_host_buffer_bytes", "Bytes of the host buffers attached.",
      &EngineStats::host_buffer_bytes},
+    {"kvstreamd_unmapping_bytes", "Bytes of host buffers given up and not yet unmapped.",
+     &EngineStats::unmapping_bytes},
     {"kvstreamd_leases", "Leases in force.", &EngineStats::leases},
     {"kvstreamd_leased_chunks", "Chunks that leases protect.", &EngineStats::leased_chunks},
+    {"kvstreamd_unhandled_events", "Events that the engine loop has not handled.",
+     &EngineStats::unhandled_events},
     {"kvstreamd_operations_running", "Operations that have not quiesced.",
      &EngineStats::operations_running},
     {"kvstreamd_index_chunks", "Chunks in the index.", &EngineStats::index_chunks},
@@ -89,6 +94,23 @@ constexpr Series<EngineStats, Histogram> kEngineHistograms[] = {
     {"kvstreamd_store_release_seconds", "A Store, from arrival to quiesced.",
      &EngineStats::store_release_us},
     {"kvstreamd_lookup_seconds", "A Lookup, from arrival to its answer.", &EngineStats::lookup_us},
+};
+
+constexpr Series<RpcStats, Gauge> kRpcGauges[] = {
+    {"kvstreamd_streams", "Session streams that are open.", &RpcStats::streams_open},
+    {"kvstreamd_calls_waiting", "Unary calls that wait for the engine.", &RpcStats::calls_waiting},
+    {"kvstreamd_lookup_keys_waiting", "Keys of lookups that wait for the engine.",
+     &RpcStats::lookup_keys_waiting},
+};
+
+constexpr Series<RpcStats, Counter> kRpcCounters[] = {
+    {"kvstreamd_calls_refused_total", "Unary calls refused because too much waits.",
+     &RpcStats::calls_refused},
+    {"kvstreamd_streams_held_total",
+     "Times that a stream was read no further until the engine had caught up.",
+     &RpcStats::streams_held},
+    {"kvstreamd_hellos_missed_total", "Connections and streams that said no hello in time.",
+     &RpcStats::hellos_missed},
 };
 
 constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
@@ -160,6 +182,8 @@ static_assert(sizeof(TierStats) ==
               std::size(kTierGauges) * sizeof(Gauge) + std::size(kTierCounters) * sizeof(Counter));
 static_assert(sizeof(TierEngineStats) == std::size(kTierEngineGauges) * sizeof(Gauge) +
                                              std::size(kTierEngineCounters) * sizeof(Counter));
+static_assert(sizeof(RpcStats) ==
+              std::size(kRpcGauges) * sizeof(Gauge) + std::size(kRpcCounters) * sizeof(Counter));
 static_assert(sizeof(EngineStats) == kTiersMax * sizeof(TierEngineStats) +
                                          std::size(kEngineGauges) * sizeof(Gauge) +
                                          std::size(kEngineCounters) * sizeof(Counter) +
@@ -247,6 +271,9 @@ class Numbers final : public prometheus::Collectable {
     metrics::Collect(kEngineGauges, engine, &out);
     metrics::Collect(kEngineCounters, engine, &out);
     metrics::Collect(kEngineHistograms, engine, &out);
+    const std::vector<Labelled<RpcStats>> rpc = {{source_.rpc, {}}};
+    metrics::Collect(kRpcGauges, rpc, &out);
+    metrics::Collect(kRpcCounters, rpc, &out);
     metrics::Collect(kTierEngineGauges, tier_engine, &out);
     metrics::Collect(kTierEngineCounters, tier_engine, &out);
     metrics::Collect(kTierGauges, tiers, &out);
@@ -299,7 +326,7 @@ std::string MetricsServer::address() const { return absl::StrCat(host_, ":", por
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& listen,
                                                                     MetricsSource source) {
-  KV_CHECK(source.daemon != nullptr && source.engine != nullptr);
+  KV_CHECK(source.daemon != nullptr && source.engine != nullptr && source.rpc != nullptr);
   for (const TierSource& t : source.tiers) KV_CHECK(t.id.value < kTiersMax);
   auto numbers = std::make_shared<Numbers>(std::move(source));
   // The library throws for an address it cannot listen on; exceptions end here.

@@ -18,6 +18,7 @@
 #include "server/base/stats.h"
 #include "server/base/types.h"
 #include "server/engine/stats.h"
+#include "server/rpc/stats.h"
 #include "server/tier/tier.h"
 
 namespace prometheus {
@@ -46,6 +47,7 @@ struct TierSource {
 struct MetricsSource {
   const DaemonFacts* daemon = nullptr;
   const engine::EngineStats* engine = nullptr;
+  const rpc::RpcStats* rpc = nullptr;
   std::vector<TierSource> tiers;
 };
 
@@ -53,7 +55,7 @@ class MetricsServer {
  public:
   // Serves /metrics on `listen`, host:port; port 0 picks a free one. UNAVAILABLE names an address
   // that is busy, malformed or not this host's; nothing is left behind.
-  // REQUIRES: daemon and engine are set.
+  // REQUIRES: daemon, engine and rpc are set.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
                                                               MetricsSource source);
   // Waits for running scrapes and closes the port. Takes up to 2 s: that is how often the HTTP

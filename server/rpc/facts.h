@@ -10,7 +10,7 @@
 
 namespace kvstream::rpc {
 
-// The Limits of kvstream.v1, and two that only the daemon needs to know.
+// The Limits of kvstream.v1, and those that only the daemon needs to know.
 struct Limits {
   uint64_t segment_bytes_min = 0;
   uint64_t segment_bytes_max = 0;
@@ -28,6 +28,14 @@ struct Limits {
   uint64_t sessions_max = 0;
   // Events that a session may leave unread before it is ended.
   uint64_t unread_events_bytes_max = 0;
+  // What the engine may leave unhandled of a stream before it is read no further.
+  uint64_t unhandled_messages_max = 0;
+  uint64_t unhandled_bytes_max = 0;
+  // Unary calls that wait for the engine, and keys of lookups among them, of all clients.
+  uint64_t calls_max = 0;
+  uint64_t lookup_keys_waiting_max = 0;
+  // A connection or stream that has said no Hello by then ends.
+  TimeNs hello_max = 0;
 };
 
 struct Facts {

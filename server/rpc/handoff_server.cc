@@ -5,12 +5,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <limits>
 #include <utility>
 
 #include "server/base/check.h"
+#include "server/base/clock.h"
 #include "server/base/errno_status.h"
 #include "server/base/logging.h"
 #include "server/base/random.h"
@@ -42,18 +44,20 @@ void LogPeer(SessionId session, int fd) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HandoffServer>> HandoffServer::Start(const HandoffOptions& options,
-                                                                    engine::EventPoster* poster) {
+                                                                    engine::EventPoster* poster,
+                                                                    RpcStats* stats) {
   auto path = UnixSocketPath::Take(options.socket);
   if (!path.ok()) return path.status();
-  std::unique_ptr<HandoffServer> server(new HandoffServer(options, *std::move(path), poster));
+  std::unique_ptr<HandoffServer> server(
+      new HandoffServer(options, *std::move(path), poster, stats));
   if (auto s = server->Listen(); !s.ok()) return s;
   server->thread_ = std::thread([s = server.get()] { s->Run(); });
   return server;
 }
 
 HandoffServer::HandoffServer(const HandoffOptions& options, UnixSocketPath path,
-                             engine::EventPoster* poster)
-    : options_(options), path_(std::move(path)), poster_(*poster) {}
+                             engine::EventPoster* poster, RpcStats* stats)
+    : options_(options), path_(std::move(path)), poster_(*poster), stats_(*stats) {}
 
 HandoffServer::~HandoffServer() {
   if (!thread_.joinable()) return;
@@ -89,8 +93,8 @@ void HandoffServer::SendErrand(Errand errand) {
 void HandoffServer::Run() {
   std::array<epoll_event, 64> events;
   while (true) {
-    const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                             accept_paused_ ? kAcceptRetryMs : -1);
+    const int n =
+        epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), WaitMs());
     KV_CHECK(n >= 0 || errno == EINTR);
     if (std::exchange(accept_paused_, false)) {
       Watch(EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListenerTag);
@@ -107,6 +111,32 @@ void HandoffServer::Run() {
       }
     }
     if (!stay) return;
+    EndSilent();
+  }
+}
+
+int HandoffServer::WaitMs() const {
+  if (hello_due_.empty()) return accept_paused_ ? kAcceptRetryMs : -1;
+  // Rounded up, so that what is due then is due.
+  const TimeNs left = hello_due_.begin()->second - Now() + kMillisecond - 1;
+  const TimeNs most = accept_paused_ ? kAcceptRetryMs : std::numeric_limits<int>::max();
+  return static_cast<int>(std::clamp<TimeNs>(left / kMillisecond, 0, most));
+}
+
+// A connection whose token was used has a stream, or had one that the engine ended.
+void HandoffServer::EndSilent() {
+  const TimeNs now = Now();
+  while (!hello_due_.empty() && hello_due_.begin()->second <= now) {
+    Connection& connection = *connections_.at(hello_due_.begin()->first);
+    hello_due_.erase(hello_due_.begin());
+    if (!tokens_.RemoveUnused(connection.token)) continue;
+    CountMissedHello(stats_, "a handoff connection");
+    Reply(connection,
+          absl::DeadlineExceededError("open session: no stream has said hello within " +
+                                      std::to_string(options_.limits.hello_max / kMillisecond) +
+                                      " ms"),
+          v1::HandoffReply(), UniqueFd());
+    Lose(connection);
   }
 }
 
@@ -124,6 +154,7 @@ bool HandoffServer::RunErrands() {
       const auto found = connections_.find(close->session);
       if (found == connections_.end()) continue;
       tokens_.Remove(found->second->token);
+      hello_due_.erase(close->session);
       connections_.erase(found);
     } else if (const auto* answer = std::get_if<DropAnswered>(&errand)) {
       OnDropAnswered(*answer);
@@ -181,6 +212,7 @@ void HandoffServer::Welcome(UniqueFd fd) {
   auto owned = std::make_unique<Connection>(session, MakeToken(), std::move(fd));
   Connection& connection = *owned;
   connections_[session] = std::move(owned);
+  hello_due_[session] = Now() + options_.limits.hello_max;
   Watch(EPOLL_CTL_ADD, connection.socket.fd(), EPOLLIN, session.value);
   tokens_.Add(connection.token, session);
   // Before the token leaves, so that the session exists when its stream opens.
@@ -219,6 +251,7 @@ void HandoffServer::OnReady(Connection& connection, uint32_t events) {
 void HandoffServer::Lose(Connection& connection) {
   if (std::exchange(connection.gone, true)) return;
   tokens_.Remove(connection.token);
+  hello_due_.erase(connection.session);
   connection.socket.DropQueued();
   Watch(EPOLL_CTL_DEL, connection.socket.fd(), 0, 0);
   poster_.Post(engine::HandoffClosed{connection.session});

@@ -7,10 +7,12 @@
 // Ownership: owns sockets, the thread and the token table; not the poster, which outlives it. The
 // engine must have stopped calling Close and replies before this is destroyed.
 // Errors: a request that fails is answered with its code; a packet that is no request, or too long,
-// and a client that does not read its answers, end the connection.
+// and a client that does not read its answers, end the connection. One that opens no stream in time
+// is told DEADLINE_EXCEEDED in a reply to request 0, and ended.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,6 +31,7 @@
 #include "server/rpc/facts.h"
 #include "server/rpc/packet_socket.h"
 #include "server/rpc/session_tokens.h"
+#include "server/rpc/stats.h"
 #include "server/rpc/unix_socket.h"
 
 namespace kvstream::rpc {
@@ -43,7 +46,8 @@ class HandoffServer final : public engine::HandoffPeer {
  public:
   // Listens and serves. Errors as UnixSocketPath::Take, or the system call's that failed.
   static absl::StatusOr<std::unique_ptr<HandoffServer>> Start(const HandoffOptions& options,
-                                                              engine::EventPoster* poster);
+                                                              engine::EventPoster* poster,
+                                                              RpcStats* stats);
 
   HandoffServer(const HandoffServer&) = delete;
   HandoffServer& operator=(const HandoffServer&) = delete;
@@ -52,7 +56,7 @@ class HandoffServer final : public engine::HandoffPeer {
 
   void Close(SessionId session) override;
 
-  const SessionTokens& tokens() const { return tokens_; }
+  SessionTokens& tokens() { return tokens_; }
 
  private:
   struct Connection {
@@ -85,12 +89,16 @@ class HandoffServer final : public engine::HandoffPeer {
   struct Stop {};
   using Errand = std::variant<CloseSession, DropAnswered, Stop>;
 
-  HandoffServer(const HandoffOptions& options, UnixSocketPath path, engine::EventPoster* poster);
+  HandoffServer(const HandoffOptions& options, UnixSocketPath path, engine::EventPoster* poster,
+                RpcStats* stats);
   absl::Status Listen();
   void SendErrand(Errand errand) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The rest runs on the socket thread.
   void Run();
+  // How long the thread may wait for events; -1: for ever.
+  int WaitMs() const;
+  void EndSilent();
   // False when it is time to stop.
   bool RunErrands() ABSL_LOCKS_EXCLUDED(mu_);
   void Accept();
@@ -118,6 +126,7 @@ class HandoffServer final : public engine::HandoffPeer {
   const HandoffOptions options_;
   const UnixSocketPath path_;
   engine::EventPoster& poster_;
+  RpcStats& stats_;
   UniqueFd listener_;
   UniqueFd epoll_;
   UniqueFd wake_;
@@ -126,6 +135,8 @@ class HandoffServer final : public engine::HandoffPeer {
 
   // The socket thread's.
   absl::flat_hash_map<SessionId, std::unique_ptr<Connection>> connections_;
+  // When those that may have no stream are ended; later sessions are due later.
+  std::map<SessionId, TimeNs> hello_due_;
   uint64_t last_session_ = 0;
   bool accept_paused_ = false;
   bool accept_failed_ = false;

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "server/rpc/encode.h"
-#include "server/rpc/field_error.h"
 #include "server/rpc/pending_call.h"
 #include "server/rpc/translate_unary.h"
 
@@ -34,10 +33,12 @@ grpc::ServerUnaryReactor* KvCacheService::RegisterNamespace(
     grpc::CallbackServerContext* context, const v1::RegisterNamespaceRequest* request,
     v1::RegisterNamespaceReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  auto registered = request->has_namespace_()
-                        ? namespaces_.Register(TranslateNamespace(request->namespace_()),
-                                               TranslateLocalShards(*request))
-                        : InvalidField("namespace", "missing");
+  if (auto s = CheckRegistration(*request); !s.ok()) {
+    reactor->Finish(ToGrpcStatus(s));
+    return reactor;
+  }
+  const auto registered = namespaces_.Register(TranslateNamespace(request->namespace_()),
+                                               TranslateLocalShards(*request));
   if (registered.ok()) {
     reply->set_boot_id(RawBytes(facts_.boot_id));
     reply->set_namespace_id(RawBytes((*registered)->id));
@@ -57,15 +58,21 @@ grpc::ServerUnaryReactor* KvCacheService::RegisterMemory(grpc::CallbackServerCon
     call.Finish(spec.status());
     return reactor;
   }
-  poster_.Post(engine::RegisterMemory{
-      SessionId{request->session_id()}, *std::move(spec),
-      [this, reply, call = std::move(call)](absl::StatusOr<uint64_t> region) mutable {
-        if (region.ok()) {
-          reply->set_boot_id(RawBytes(facts_.boot_id));
-          reply->set_region_id(*region);
-        }
-        call.Finish(region.status());
-      }});
+  auto room = gate_.Enter(0);
+  if (!room.ok()) {
+    call.Finish(room.status());
+    return reactor;
+  }
+  poster_.Post(
+      engine::RegisterMemory{SessionId{request->session_id()}, *std::move(spec),
+                             [this, reply, room = *std::move(room),
+                              call = std::move(call)](absl::StatusOr<uint64_t> region) mutable {
+                               if (region.ok()) {
+                                 reply->set_boot_id(RawBytes(facts_.boot_id));
+                                 reply->set_region_id(*region);
+                               }
+                               call.Finish(region.status());
+                             }});
   return reactor;
 }
 
@@ -73,10 +80,16 @@ grpc::ServerUnaryReactor* KvCacheService::UnregisterMemory(
     grpc::CallbackServerContext* context, const v1::UnregisterMemoryRequest* request,
     v1::UnregisterMemoryReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  PendingCall call(reactor);
+  auto room = gate_.Enter(0);
+  if (!room.ok()) {
+    call.Finish(room.status());
+    return reactor;
+  }
   reply->set_boot_id(RawBytes(facts_.boot_id));
-  poster_.Post(engine::UnregisterMemory{
-      SessionId{request->session_id()}, request->region_id(),
-      [call = PendingCall(reactor)](absl::Status status) mutable { call.Finish(status); }});
+  poster_.Post(engine::UnregisterMemory{SessionId{request->session_id()}, request->region_id(),
+                                        [room = *std::move(room), call = std::move(call)](
+                                            absl::Status status) mutable { call.Finish(status); }});
   return reactor;
 }
 
@@ -90,7 +103,12 @@ grpc::ServerUnaryReactor* KvCacheService::Lookup(grpc::CallbackServerContext* co
     call.Finish(lookup.status());
     return reactor;
   }
-  lookup->reply = [this, reply,
+  auto room = gate_.Enter(lookup->digests.size());
+  if (!room.ok()) {
+    call.Finish(room.status());
+    return reactor;
+  }
+  lookup->reply = [this, reply, room = *std::move(room),
                    call = std::move(call)](absl::StatusOr<engine::LookupResult> result) mutable {
     if (result.ok()) EncodeLookup(*result, facts_, reply);
     call.Finish(result.status());

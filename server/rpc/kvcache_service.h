@@ -7,21 +7,24 @@
 
 #include "kvstream/v1/kvstream.grpc.pb.h"
 #include "server/engine/events.h"
+#include "server/rpc/call_gate.h"
 #include "server/rpc/facts.h"
 #include "server/rpc/session_stream.h"
 #include "server/rpc/session_tokens.h"
+#include "server/rpc/stats.h"
 #include "server/store/namespace.h"
 
 namespace kvstream::rpc {
 
 class KvCacheService final : public v1::KvCache::CallbackService {
  public:
-  KvCacheService(const Facts& facts, const SessionTokens& tokens,
-                 store::NamespaceRegistry& namespaces, engine::EventPoster& poster)
+  KvCacheService(const Facts& facts, SessionTokens& tokens, store::NamespaceRegistry& namespaces,
+                 engine::EventPoster& poster, RpcStats& stats)
       : facts_(facts),
         namespaces_(namespaces),
         poster_(poster),
-        streams_{facts, tokens, namespaces, poster} {}
+        gate_(facts.limits, stats),
+        streams_{facts, tokens, namespaces, poster, stats} {}
 
   grpc::ServerBidiReactor<v1::ClientMessage, v1::ServerMessage>* Session(
       grpc::CallbackServerContext* context) override;
@@ -42,6 +45,7 @@ class KvCacheService final : public v1::KvCache::CallbackService {
   const Facts& facts_;
   store::NamespaceRegistry& namespaces_;
   engine::EventPoster& poster_;
+  CallGate gate_;
   StreamContext streams_;
 };
 

@@ -4,6 +4,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
@@ -15,6 +16,13 @@ namespace kvstream::rpc {
 namespace {
 
 constexpr char kKvCacheName[] = "kvstream.v1.KvCache";
+// Streams and calls of one connection at once; more wait at the client.
+constexpr int kStreamsPerConnectionMax = 1024;
+// A connection without a call for this long is closed; a client's next call opens another.
+constexpr int kIdleConnectionMs = 60'000;
+// What gRPC itself may hold of messages on their way: this, or as many of the largest.
+constexpr uint64_t kTransportBytesMin = 256 * kMiB;
+constexpr uint64_t kTransportMessagesMax = 8;
 
 // Linking the reflection library registers its plugin with every builder of the process, wanted or
 // not; this takes it out again.
@@ -26,6 +34,17 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
     std::erase_if(*plugins, [&](const auto& plugin) { return plugin->name() == name; });
   }
 };
+
+void BoundConnections(const Limits& limits, grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
+  // A connection that does not begin to speak HTTP/2.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                              static_cast<int>(limits.hello_max / kMillisecond));
+  grpc::ResourceQuota quota("kvstreamd");
+  quota.Resize(std::max(kTransportBytesMin, kTransportMessagesMax * limits.message_bytes_max));
+  builder->SetResourceQuota(quota);
+}
 
 }  // namespace
 
@@ -41,7 +60,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options,
 RpcServer::RpcServer(RpcOptions options, const RpcParts& parts, UnixSocketPath socket)
     : options_(std::move(options)),
       socket_(std::move(socket)),
-      kvcache_(options_.facts, parts.tokens, parts.namespaces, parts.poster),
+      kvcache_(options_.facts, parts.tokens, parts.namespaces, parts.poster, parts.stats),
       admin_(options_.facts, options_.status, readiness_, parts.namespaces, parts.poster) {}
 
 RpcServer::~RpcServer() { Shutdown(0); }
@@ -56,6 +75,7 @@ absl::Status RpcServer::Listen() {
   grpc::ServerBuilder builder;
   if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.facts.limits.message_bytes_max));
+  BoundConnections(options_.facts.limits, &builder);
   int bound = 0;
   builder.AddListeningPort("unix:" + socket_.path(), grpc::InsecureServerCredentials(), &bound);
   builder.RegisterService(&kvcache_);

@@ -20,6 +20,7 @@
 #include "server/rpc/kvcache_service.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/session_tokens.h"
+#include "server/rpc/stats.h"
 #include "server/rpc/unix_socket.h"
 #include "server/store/namespace.h"
 
@@ -37,7 +38,8 @@ struct RpcParts {
   engine::EventPoster& poster;
   store::NamespaceRegistry& namespaces;
   // Of the handoff server.
-  const SessionTokens& tokens;
+  SessionTokens& tokens;
+  RpcStats& stats;
 };
 
 class RpcServer {

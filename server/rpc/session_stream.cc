@@ -1,5 +1,6 @@
 #include "server/rpc/session_stream.h"
 
+#include <chrono>
 #include <utility>
 
 #include "server/base/clock.h"
@@ -21,6 +22,7 @@ grpc::ServerBidiReactor<v1::ClientMessage, v1::ServerMessage>* SessionStream::St
     StreamContext* context) {
   auto stream = std::make_shared<SessionStream>(context);
   stream->self_ = stream;
+  context->stats.streams_open.Add();
   const uint64_t streams_max = 2 * context->facts.limits.sessions_max;
   if (context->open_streams.fetch_add(1) >= streams_max) {
     {
@@ -31,6 +33,13 @@ grpc::ServerBidiReactor<v1::ClientMessage, v1::ServerMessage>* SessionStream::St
         "open session stream: " + std::to_string(streams_max) + " are open already")));
     return stream.get();
   }
+  // The timer lets go of the stream when it fires or is cancelled.
+  stream->hello_timer_.Set(
+      std::chrono::system_clock::now() + std::chrono::nanoseconds(context->facts.limits.hello_max),
+      [self = stream](bool late) mutable {
+        const std::shared_ptr<SessionStream> last = std::move(self);
+        if (late) last->OnHelloLate();
+      });
   stream->StartRead(&stream->incoming_);
   return stream.get();
 }
@@ -50,11 +59,48 @@ void SessionStream::OnReadDone(bool ok) {
     next = Decide();
   }
   Do(next);
-  if (!read_on) return;
+  if (read_on) ReadOn();
+}
+
+void SessionStream::ReadOn() {
   StartRead(&incoming_);
+  Next next;
   {
     absl::MutexLock lock(&mu_);
     --reads_starting_;
+    next = Decide();
+  }
+  Do(next);
+}
+
+void SessionStream::TakeBack(uint64_t bytes) {
+  {
+    absl::MutexLock lock(&mu_);
+    --unhandled_messages_;
+    unhandled_bytes_ -= bytes;
+    // What the context names may be gone once the stream is over.
+    if (!held_ || phase_ != Phase::kOpen || !HasRoom()) return;
+    held_ = false;
+    ++reads_starting_;
+  }
+  ReadOn();
+}
+
+bool SessionStream::HasRoom() const {
+  const Limits& limits = context_.facts.limits;
+  return unhandled_messages_ < limits.unhandled_messages_max &&
+         unhandled_bytes_ < limits.unhandled_bytes_max;
+}
+
+void SessionStream::OnHelloLate() {
+  Next next;
+  {
+    absl::MutexLock lock(&mu_);
+    if (phase_ != Phase::kHello) return;
+    CountMissedHello(context_.stats, "a stream");
+    Close(absl::DeadlineExceededError(
+        "hello: not received within " +
+        std::to_string(context_.facts.limits.hello_max / kMillisecond) + " ms"));
     next = Decide();
   }
   Do(next);
@@ -87,6 +133,8 @@ void SessionStream::OnCancel() {
 }
 
 void SessionStream::OnDone() {
+  hello_timer_.Cancel();
+  context_.stats.streams_open.Sub();
   context_.open_streams.fetch_sub(1);
   // The last use of *this unless the engine still holds the sink.
   std::shared_ptr<SessionStream> self = std::move(self_);
@@ -141,8 +189,15 @@ bool SessionStream::TakeMessage() {
     Close(translated.status());
     return false;
   }
-  context_.poster.Post(engine::MessageArrived{session_, this, *std::move(translated)});
-  return true;
+  const uint64_t bytes = incoming_.ByteSizeLong();
+  ++unhandled_messages_;
+  unhandled_bytes_ += bytes;
+  context_.poster.Post(engine::MessageArrived{session_, this, *std::move(translated),
+                                              engine::Credit(shared_from_this(), bytes)});
+  if (HasRoom()) return true;
+  held_ = true;
+  context_.stats.streams_held.Add();
+  return false;
 }
 
 absl::Status SessionStream::TakeHello() {

@@ -18,7 +18,7 @@ class SessionTokens {
  public:
   void Add(const std::string& token, SessionId session) {
     absl::MutexLock lock(&mu_);
-    sessions_[token] = session;
+    sessions_[token] = Entry{session};
   }
 
   void Remove(const std::string& token) {
@@ -26,17 +26,32 @@ class SessionTokens {
     sessions_.erase(token);
   }
 
+  // Takes the token away unless it was resolved. True when it did: no stream will come with it.
+  bool RemoveUnused(const std::string& token) {
+    absl::MutexLock lock(&mu_);
+    const auto found = sessions_.find(token);
+    if (found == sessions_.end() || found->second.used) return false;
+    sessions_.erase(found);
+    return true;
+  }
+
   // Nothing when no open connection has the token.
-  std::optional<SessionId> Resolve(const std::string& token) const {
+  std::optional<SessionId> Resolve(const std::string& token) {
     absl::MutexLock lock(&mu_);
     const auto found = sessions_.find(token);
     if (found == sessions_.end()) return std::nullopt;
-    return found->second;
+    found->second.used = true;
+    return found->second.session;
   }
 
  private:
-  mutable absl::Mutex mu_;
-  absl::flat_hash_map<std::string, SessionId> sessions_ ABSL_GUARDED_BY(mu_);
+  struct Entry {
+    SessionId session;
+    bool used = false;
+  };
+
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace kvstream::rpc

@@ -1,6 +1,7 @@
 #include "server/rpc/translate_unary.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/rpc/field_error.h"
@@ -13,6 +14,10 @@ namespace {
 constexpr size_t kIpcHandleBytes = 64;
 constexpr size_t kGpuUuidBytesMax = 128;
 constexpr uint32_t kLandingPartsMax = 64;
+// As many as a namespace has groups.
+constexpr uint64_t kLocalShardsMax = 64;
+// As many as a group has shards; the other lists of a namespace have lower limits of their own.
+constexpr uint64_t kListMax = 4096;
 
 // What a lookup asks of each key: a shard of a group.
 struct Member {
@@ -122,6 +127,23 @@ absl::Status CheckRegion(const v1::RegisterMemoryRequest& request) {
 }
 
 }  // namespace
+
+absl::Status CheckRegistration(const v1::RegisterNamespaceRequest& request) {
+  if (!request.has_namespace_()) return InvalidField("namespace", "missing");
+  const v1::Namespace& name_space = request.namespace_();
+  const auto check = [](std::string_view field, auto size, uint64_t max) {
+    return CheckRange(field, static_cast<uint64_t>(size), {0, max}, " entries");
+  };
+  absl::Status status = check("strides", name_space.strides_size(), kListMax);
+  if (status.ok()) status = check("groups", name_space.groups_size(), kListMax);
+  if (status.ok()) status = check("extra", name_space.extra_size(), kListMax);
+  if (status.ok()) status = check("local_shards", request.local_shards_size(), kLocalShardsMax);
+  for (int i = 0; status.ok() && i < request.local_shards_size(); ++i) {
+    status = check("shards", request.local_shards(i).shards_size(), kListMax);
+    if (!status.ok()) status = InsideElement("local_shards", i, status);
+  }
+  return status;
+}
 
 store::NamespaceSpec TranslateNamespace(const v1::Namespace& name_space) {
   store::NamespaceSpec spec;

@@ -15,6 +15,9 @@
 
 namespace kvstream::rpc {
 
+// Refuses lists longer than any namespace has, before anything is made of them.
+absl::Status CheckRegistration(const v1::RegisterNamespaceRequest& request);
+
 // The message as it is; the registry checks the fields and fills in defaults.
 store::NamespaceSpec TranslateNamespace(const v1::Namespace& name_space);
 

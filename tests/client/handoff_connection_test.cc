@@ -1,11 +1,13 @@
 #include "client/handoff_connection.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -147,6 +149,51 @@ TEST_F(HandoffConnectionTest, HalfCloseWaitsForTheDaemonsOwnClose) {
   char byte;
   EXPECT_EQ(recv(peer_.get(), &byte, 1, 0), 0);
   EXPECT_FALSE((*connection)->WaitClosed(absl::ZeroDuration()));
+  peer_ = OwnedFd();
+  EXPECT_TRUE((*connection)->WaitClosed(kLong));
+}
+
+TEST_F(HandoffConnectionTest, DaemonThatDiesWithRequestsUnreadIsEndOfFile) {
+  auto connection = Connect(WelcomeReply());
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  v1::HandoffRequest request;
+  request.mutable_drop_host_buffer()->set_buffer_id(1);
+  EXPECT_EQ((*connection)->Call(request, -1, absl::ZeroDuration()).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  peer_ = OwnedFd();  // The other side reads ECONNRESET.
+  absl::Notification ended;
+  (*connection)->Start([&] { ended.Notify(); });
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(kLong));
+  EXPECT_TRUE((*connection)->WaitClosed(kLong));
+}
+
+// The descriptor of this process that is connected to `path`.
+int ConnectedTo(const std::string& path) {
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_un address{};
+    socklen_t length = sizeof address;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+        address.sun_path == path) {
+      return fd;
+    }
+  }
+  return -1;
+}
+
+TEST_F(HandoffConnectionTest, AFailureToReceiveIsNotTheDaemonsEnd) {
+  auto connection = Connect(WelcomeReply());
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  // Another file in the socket's place: readable, and every receive fails with ENOTSOCK.
+  const int socket = ConnectedTo(path_);
+  ASSERT_GE(socket, 0);
+  const OwnedFd kept(fcntl(socket, F_DUPFD_CLOEXEC, 0));
+  const OwnedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(dup2(null.get(), socket), socket);
+  absl::Notification ended;
+  (*connection)->Start([&] { ended.Notify(); });
+  EXPECT_FALSE((*connection)->WaitClosed(absl::Milliseconds(50)));
+  EXPECT_FALSE(ended.HasBeenNotified());
+  ASSERT_EQ(dup2(kept.get(), socket), socket);
   peer_ = OwnedFd();
   EXPECT_TRUE((*connection)->WaitClosed(kLong));
 }

@@ -154,6 +154,12 @@ const RangeCase kRanges[] = {
     {"limits { lease_ms_max", "limits.lease_ms_max", 1, 86400000},
     {"limits { message_mib_max", "limits.message_mib_max", 1, 1024},
     {"limits { unread_events_mib_max", "limits.unread_events_mib_max", 1, 1024},
+    {"limits { unhandled_messages_per_session_max", "limits.unhandled_messages_per_session_max", 1,
+     65536},
+    {"limits { unhandled_mib_per_session_max", "limits.unhandled_mib_per_session_max", 1, 1024},
+    {"limits { calls_max", "limits.calls_max", 1, 65536},
+    {"limits { lookup_keys_waiting_max", "limits.lookup_keys_waiting_max", 1048576, 67108864},
+    {"limits { hello_ms", "limits.hello_ms", 100, 600000},
     {"drain_ms", "drain_ms", 100, 600000},
 };
 

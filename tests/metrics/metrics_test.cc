@@ -21,6 +21,7 @@ namespace {
 
 using engine::EngineStats;
 using engine::TierEngineStats;
+using rpc::RpcStats;
 using testing::HasSubstr;
 using testing::Not;
 using tier::TierStats;
@@ -68,6 +69,7 @@ const Expected<EngineStats> kEngine[] = {
     KV_NUMBER(EngineStats, "sessions_opened_total", sessions_opened),
     KV_NUMBER(EngineStats, "host_buffers", host_buffers),
     KV_NUMBER(EngineStats, "host_buffer_bytes", host_buffer_bytes),
+    KV_NUMBER(EngineStats, "unmapping_bytes", unmapping_bytes),
     KV_NUMBER(EngineStats, "leases", leases),
     KV_NUMBER(EngineStats, "leased_chunks", leased_chunks),
     KV_NUMBER(EngineStats, "leases_expired_total", leases_expired),
@@ -91,7 +93,17 @@ const Expected<EngineStats> kEngine[] = {
     KV_NUMBER(EngineStats, "chunks_dropped_total", chunks_dropped),
     KV_NUMBER(EngineStats, "chunks_lost_total", chunks_lost),
     KV_NUMBER(EngineStats, "index_chunks", index_chunks),
+    KV_NUMBER(EngineStats, "unhandled_events", unhandled_events),
     KV_NUMBER(EngineStats, "draining", draining),
+};
+
+const Expected<RpcStats> kRpc[] = {
+    KV_NUMBER(RpcStats, "streams", streams_open),
+    KV_NUMBER(RpcStats, "calls_waiting", calls_waiting),
+    KV_NUMBER(RpcStats, "lookup_keys_waiting", lookup_keys_waiting),
+    KV_NUMBER(RpcStats, "calls_refused_total", calls_refused),
+    KV_NUMBER(RpcStats, "streams_held_total", streams_held),
+    KV_NUMBER(RpcStats, "hellos_missed_total", hellos_missed),
 };
 
 const Expected<TierEngineStats> kTierEngine[] = {
@@ -145,6 +157,7 @@ class MetricsTest : public testing::Test {
       facts.alignment = 512;
       uint64_t n = 0;
       for (const auto& expected : kEngine) expected.add(engine, ++n);
+      for (const auto& expected : kRpc) expected.add(rpc, ++n);
       for (const auto& expected : kTierEngine) expected.add(engine.tiers[0], ++n);
       for (const auto& expected : kTier) expected.add(tier, ++n);
       for (const auto& expected : kTierEngine) expected.add(engine.tiers[1], ++n);
@@ -156,11 +169,13 @@ class MetricsTest : public testing::Test {
     MetricsSource Source() const {
       return {&daemon,
               &engine,
+              &rpc,
               {{TierId{0}, "nvme", &tier, &facts}, {TierId{1}, "pfs", nullptr, nullptr}}};
     }
 
     DaemonFacts daemon;
     EngineStats engine;
+    RpcStats rpc;
     TierStats tier;
     tier::TierFacts facts;
   };
@@ -190,6 +205,7 @@ TEST_F(MetricsTest, EveryNumberHasItsSeriesAndTiersDoNotMix) {
                 HasSubstr("\nkvstreamd_" + name + labels + " " + std::to_string(++n) + "\n"));
   };
   for (const auto& expected : kEngine) check(expected.name, "");
+  for (const auto& expected : kRpc) check(expected.name, "");
   for (const auto& expected : kTierEngine) check(expected.name, "{tier=\"nvme\"}");
   for (const auto& expected : kTier) check(expected.name, "{tier=\"nvme\"}");
   for (const auto& expected : kTierEngine) check(expected.name, "{tier=\"pfs\"}");
@@ -260,7 +276,8 @@ TEST_F(MetricsTest, MalformedAddressIsUnavailableAndNamed) {
 TEST(MetricsServerTest, ScrapeSeesNumbersAsTheyAreNow) {
   const DaemonFacts daemon;
   EngineStats engine;
-  const auto server = MetricsServer::Start("127.0.0.1:0", {&daemon, &engine, {}});
+  const RpcStats rpc;
+  const auto server = MetricsServer::Start("127.0.0.1:0", {&daemon, &engine, &rpc, {}});
   ASSERT_TRUE(server.ok()) << server.status();
   engine.stores.Add(1);
   EXPECT_THAT(Get((*server)->port(), "/metrics"), HasSubstr("\nkvstreamd_stores_total 1\n"));

@@ -38,7 +38,7 @@ class HandoffTest : public ::testing::Test {
     options_.socket.path = dir_.Path("handoff");
     options_.boot_id.bytes.fill(7);
     options_.limits = TestLimits();
-    auto server = HandoffServer::Start(options_, &poster_);
+    auto server = HandoffServer::Start(options_, &poster_, &stats_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     Connect();
@@ -53,6 +53,7 @@ class HandoffTest : public ::testing::Test {
   }
 
   TempDir dir_;
+  RpcStats stats_;
   RecordingPoster poster_;
   HandoffOptions options_;
   std::unique_ptr<HandoffServer> server_;

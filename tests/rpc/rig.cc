@@ -43,6 +43,13 @@ void RecordingPoster::Answer(Answerer answerer) {
   answerer_ = std::move(answerer);
 }
 
+void RecordingPoster::Drop() {
+  std::optional<engine::Event> event;
+  absl::MutexLock lock(&mu_);
+  event.emplace(std::move(events_.front()));
+  events_.pop_front();
+}
+
 HandoffClient::HandoffClient(const std::string& path)
     : socket_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
   sockaddr_un address{};
@@ -136,6 +143,11 @@ Limits TestLimits() {
   limits.message_bytes_max = 4 * kMiB;
   limits.sessions_max = 8;
   limits.unread_events_bytes_max = kMiB;
+  limits.unhandled_messages_max = 8;
+  limits.unhandled_bytes_max = kMiB;
+  limits.calls_max = 4;
+  limits.lookup_keys_waiting_max = 24;
+  limits.hello_max = 60 * kSecond;
   return limits;
 }
 
@@ -194,10 +206,10 @@ Rig::Rig(const Limits& limits_in, bool reflection_in)
   HandoffOptions handoff_options;
   handoff_options.socket.path = dir.Path("handoff");
   handoff_options.limits = limits;
-  auto started_handoff = HandoffServer::Start(handoff_options, &poster);
+  auto started_handoff = HandoffServer::Start(handoff_options, &poster, &rpc_stats);
   KV_CHECK(started_handoff.ok());
   handoff = *std::move(started_handoff);
-  auto started = RpcServer::Start(Options(), {poster, namespaces, handoff->tokens()});
+  auto started = RpcServer::Start(Options(), {poster, namespaces, handoff->tokens(), rpc_stats});
   KV_CHECK(started.ok());
   server = *std::move(started);
   channel = grpc::CreateChannel("unix:" + dir.Path("grpc"), grpc::InsecureChannelCredentials());

@@ -65,6 +65,9 @@ class RecordingPoster final : public engine::EventPoster {
     return T();
   }
 
+  // Takes the oldest event, whatever it is, and lets go of it.
+  void Drop();
+
   bool empty() const {
     absl::MutexLock lock(&mu_);
     return events_.empty();
@@ -125,6 +128,7 @@ struct Rig {
   Limits limits;
   bool reflection;
   engine::EngineStats stats;
+  RpcStats rpc_stats;
   RecordingPoster poster;
   store::NamespaceRegistry namespaces;
   std::unique_ptr<HandoffServer> handoff;

@@ -223,8 +223,8 @@ TEST(ServiceTest, TheSocketHasItsMode) {
 
 TEST(ServiceTest, ASecondServerOnThePathIsRefusedAndTheFirstServesOn) {
   Rig rig;
-  auto second =
-      RpcServer::Start(rig.Options(), {rig.poster, rig.namespaces, rig.handoff->tokens()});
+  auto second = RpcServer::Start(
+      rig.Options(), {rig.poster, rig.namespaces, rig.handoff->tokens(), rig.rpc_stats});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("another process listens on"));
   rig.Register();
@@ -234,7 +234,8 @@ TEST(ServiceTest, APathServesAgainAfterItsServerIsGone) {
   Rig rig;
   rig.server->Shutdown(0);
   rig.server.reset();
-  auto again = RpcServer::Start(rig.Options(), {rig.poster, rig.namespaces, rig.handoff->tokens()});
+  auto again = RpcServer::Start(rig.Options(),
+                                {rig.poster, rig.namespaces, rig.handoff->tokens(), rig.rpc_stats});
   EXPECT_TRUE(again.ok()) << again.status();
 }
 

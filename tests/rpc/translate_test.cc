@@ -268,9 +268,7 @@ TEST_F(TranslateTest, MessagesOutsideOperationsEndTheStreamWhenTheyMeanNothing) 
 }
 
 TEST_F(TranslateTest, SmallMessagesPass) {
-  auto plain = [this](const v1::ClientMessage& message) {
-    return *Translate(message);
-  };
+  auto plain = [this](const v1::ClientMessage& message) { return *Translate(message); };
   v1::ClientMessage message;
   message.mutable_cancel()->set_operation_id(1);
   EXPECT_EQ(std::get<engine::Cancel>(plain(message)).client_op, 1u);

@@ -56,6 +56,9 @@ void TestDaemon::Stop() {
   EXPECT_EQ(stats.operations_running.Get(), 0u);
   EXPECT_EQ(stats.host_buffers.Get(), 0u);
   EXPECT_EQ(stats.host_buffer_bytes.Get(), 0u);
+  EXPECT_EQ(stats.unmapping_bytes.Get(), 0u);
+  EXPECT_EQ(daemon_->rpc_stats().streams_open.Get(), 0u);
+  EXPECT_EQ(daemon_->rpc_stats().calls_waiting.Get(), 0u);
   EXPECT_EQ(stats.leases.Get(), 0u);
   EXPECT_EQ(stats.staged_bytes.Get(), 0u);
   EXPECT_EQ(stats.pool_used_bytes.Get(), 0u);
