@@ -93,6 +93,8 @@ constexpr Series<EngineStats, Histogram> kEngineHistograms[] = {
 
 constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
     {"kvstreamd_tier_out", "1 while the tier is out of service.", &TierEngineStats::out},
+    {"kvstreamd_tier_held_out", "1 while an operator holds the tier out of service.",
+     &TierEngineStats::held_out},
     {"kvstreamd_tier_in_flight_bytes", "Bytes of reads in flight.",
      &TierEngineStats::in_flight_bytes},
     {"kvstreamd_tier_window_bytes", "Bytes of reads that may be in flight.",

@@ -96,6 +96,7 @@ const Expected<EngineStats> kEngine[] = {
 
 const Expected<TierEngineStats> kTierEngine[] = {
     KV_NUMBER(TierEngineStats, "tier_out", out),
+    KV_NUMBER(TierEngineStats, "tier_held_out", held_out),
     KV_NUMBER(TierEngineStats, "tier_in_flight_bytes", in_flight_bytes),
     KV_NUMBER(TierEngineStats, "tier_window_bytes", window_bytes),
     KV_NUMBER(TierEngineStats, "tier_quarantined_bytes", quarantined_bytes),
