@@ -261,9 +261,10 @@ class Numbers final : public prometheus::Collectable {
              &info);
     out->push_back(std::move(info));
 
-    MetricFamily ready =
-        GaugeFamily("kvstreamd_ready", "1 once every required tier has passed its probe.");
-    AddGauge(static_cast<double>(source_.daemon->ready.Get()), {}, &ready);
+    MetricFamily ready = GaugeFamily(
+        "kvstreamd_ready", "1 once every required tier has passed its probe, until a drain.");
+    const bool serves = source_.daemon->ready.Get() != 0 && source_.engine->draining.Get() == 0;
+    AddGauge(serves ? 1 : 0, {}, &ready);
     out->push_back(std::move(ready));
 
     MetricFamily tier_info =
