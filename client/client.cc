@@ -1,26 +1,14 @@
 #include "client/client.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-
 #include <utility>
 
+#include "client/channel.h"
 #include "client/status_convert.h"
 
 namespace kvstream {
 namespace {
 
 constexpr uint32_t kProtocolVersion = 1;
-constexpr int kMessageBytesMax = 64 << 20;
-
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& socket) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-  // Channels of one address share their connection and its back-off by default: a new session
-  // would wait for the failures of the lost one.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
-}
 
 absl::StatusOr<v1::Status> StatusOver(const std::shared_ptr<grpc::Channel>& channel,
                                       absl::Duration timeout) {

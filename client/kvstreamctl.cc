@@ -9,32 +9,12 @@
 namespace kvstream::ctl {
 namespace {
 
-constexpr Command kCommands[] = {
-    {"status", "", "Tells what the daemon is doing", "", RunStatus},
-    {"put", "--namespace NAME --key TEXT FILE", "Stores a file as one chunk",
-     "\nThe namespace is made of NAME and the file's size; the chunk's key is the XXH3-128\n"
-     "digest of TEXT. A key that exists already keeps its bytes.\n",
-     RunPut},
-    {"get", "--namespace NAME --key TEXT --bytes SIZE [--out FILE]", "Reads a chunk back",
-     "\nSIZE is the size of the file that was put. A miss ends with exit code 1.\n", RunGet},
-    {"lookup", "--namespace NAME --bytes SIZE --key TEXT ...", "Tells which chunks could be read",
-     "\nThe keys are taken as the chunks of one prefix, in their order.\n", RunLookup},
-    {"replay", "(--trace FILE | --generate N) [options]",
-     "Replays a request trace as an engine would, and verifies every byte that it reads",
-     "\nEach request is looked up; the chunks that hit are read and verified; then, as after\n"
-     "a forward pass, the rest is stored. Chunks hold what their ids say, so a wrong byte\n"
-     "tells its origin. When the daemon goes away, the replay waits for it, connects again\n"
-     "and repeats the step. The bytes of tiers are the daemon's own counters: other clients'\n"
-     "reads and writes are in them.\n",
-     RunReplay},
-};
-
 std::string Help(Globals* globals) {
   std::string help =
       "kvstreamctl [options] COMMAND [arguments]\n\n"
       "Talks to kvstreamd, the KV cache daemon of this node.\n\nCommands:\n";
   std::vector<Option> rows;
-  for (const Command& command : kCommands) rows.push_back({command.name, "", command.summary, {}});
+  for (const Command& command : Commands()) rows.push_back({command.name, "", command.summary, {}});
   help += OptionsHelp(rows);
   help += "\nkvstreamctl COMMAND --help tells more. Options, before or after the command:\n";
   help += OptionsHelp(GlobalOptions(globals));
@@ -67,7 +47,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(Help(&globals).c_str(), stdout);
     return kDone;
   }
-  for (const Command& command : kCommands) {
+  for (const Command& command : Commands()) {
     if (rest->front() == command.name) {
       return command.run(command, globals, {rest->begin() + 1, rest->end()});
     }

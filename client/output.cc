@@ -15,19 +15,36 @@ bool IsQuantity(const std::string& cell) {
   return cell == "-" || (!cell.empty() && std::isdigit(static_cast<unsigned char>(cell[0])));
 }
 
+// Length of a quantity's unit, with the space before it.
+size_t UnitSize(const std::string& cell) {
+  return cell.size() - std::min(cell.size(), cell.find(' '));
+}
+
 }  // namespace
 
-std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
+std::string FormatTable(std::vector<std::vector<std::string>> rows) {
   struct Column {
     size_t width = 0;
+    size_t unit = 0;
     bool right = true;
   };
   std::vector<Column> columns;
   for (const auto& row : rows) {
     columns.resize(std::max(columns.size(), row.size()));
+    for (size_t i = 0; i < row.size() && &row != &rows.front(); ++i) {
+      if (!IsQuantity(row[i])) columns[i].right = false;
+      columns[i].unit = std::max(columns[i].unit, UnitSize(row[i]));
+    }
+  }
+  for (auto& row : rows) {
+    for (size_t i = 0; i < row.size() && &row != &rows.front(); ++i) {
+      const size_t unit = UnitSize(row[i]);
+      if (columns[i].right && unit > 0) row[i].append(columns[i].unit - unit, ' ');
+    }
+  }
+  for (const auto& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) {
       columns[i].width = std::max(columns[i].width, row[i].size());
-      if (&row != &rows.front() && !IsQuantity(row[i])) columns[i].right = false;
     }
   }
   std::string table;

@@ -13,8 +13,8 @@
 namespace kvstream {
 
 // Rows of cells, each column as wide as its widest cell; the first row is the heading. A column of
-// numbers alone is aligned to the right.
-std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
+// numbers alone is aligned to the right, with its units below each other.
+std::string FormatTable(std::vector<std::vector<std::string>> rows);
 
 // Three digits and a unit, such as "1.50 GiB"; below 1 KiB exact.
 std::string FormatBytes(uint64_t bytes);

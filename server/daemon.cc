@@ -188,7 +188,7 @@ absl::Status Daemon::OpenTiers(const std::vector<absl::Status>& roots) {
                           "tier " + options.name + ": " + std::string(status.message()));
     }
     spdlog::warn("tier missing: tier={} cause={}", options.name, std::string(status.message()));
-    missing.push_back({options, nullptr});
+    missing.push_back({options, nullptr, std::string(status.message())});
   }
   if (tiers_.empty()) return absl::UnavailableError("no tier could be opened");
   for (OpenTier& tier : missing) tiers_.push_back(std::move(tier));
@@ -226,7 +226,7 @@ absl::Status Daemon::StartServers() {
     const tier::Tier* tier = tiers_[i].tier.get();
     const std::string& name = tiers_[i].options.name;
     rpc.facts.tier_names.push_back(name);
-    rpc.status.tiers.push_back({name, tiers_[i].options.root, tier});
+    rpc.status.tiers.push_back({name, tiers_[i].options.root, tier, tiers_[i].missing_cause});
     source.tiers.push_back({TierId{i}, name, tier != nullptr ? &tier->stats() : nullptr,
                             tier != nullptr ? &tier->facts() : nullptr});
   }

@@ -48,6 +48,7 @@ class Daemon {
   struct OpenTier {
     config::TierOptions options;
     std::unique_ptr<tier::Tier> tier;  // Null: it did not open and is not required.
+    std::string missing_cause = {};
   };
 
   explicit Daemon(const config::Options& options);

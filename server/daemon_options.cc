@@ -39,6 +39,7 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
   engine.pool_reserved_bytes = options.pool_reserved_bytes;
   engine.copy_threads = options.copy_threads;
   engine.operations_per_session_max = options.operations_per_session_max;
+  engine.drain = options.drain;
   engine.router.hedge_after = options.hedge_after;
   engine.writes.replicate_all = options.replicate_all;
   engine.writes.max_defer = options.max_defer;

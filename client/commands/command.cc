@@ -33,6 +33,10 @@ std::optional<int> ParseCommand(const Command& command, Globals* globals,
                                 const std::vector<std::string>& arguments,
                                 std::vector<Option> options,
                                 std::vector<std::string>* positionals) {
+  if (globals->described != nullptr) {
+    *globals->described = std::move(options);
+    return kDone;
+  }
   std::vector<Option> shared = GlobalOptions(globals);
   const std::string own_help = OptionsHelp(options);
   std::move(shared.begin(), shared.end(), std::back_inserter(options));
@@ -70,9 +74,14 @@ ClientOptions ToClientOptions(const Globals& globals) {
   return options;
 }
 
-ExitCode CodeForCall(const absl::Status& status, const Client& client) {
+ExitCode CodeForCall(const absl::Status& status) {
   const bool no_answer = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  return no_answer ? kUnreachable : CodeForOperation(client);
+  return no_answer ? kUnreachable : kFailed;
+}
+
+ExitCode CodeForCall(const absl::Status& status, const Client& client) {
+  const ExitCode code = CodeForCall(status);
+  return code == kFailed ? CodeForOperation(client) : code;
 }
 
 ExitCode CodeForOperation(const Client& client) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct Globals {
   uint64_t timeout_s = 10;
   bool json = false;
   bool help = false;
+  // Not null: ParseCommand puts the command's options there, and that is all there is to do.
+  std::vector<Option>* described = nullptr;
 };
 std::vector<Option> GlobalOptions(Globals* globals);
 
@@ -46,10 +49,15 @@ struct Command {
   // For the command's own help; may be empty.
   const char* details;
   int (*run)(const Command& command, Globals globals, const std::vector<std::string>& arguments);
+  // Words that its arguments may be, for completion.
+  const char* words = "";
 };
+// All of them, in the order of the help.
+std::span<const Command> Commands();
 
-// Parses a command's arguments; the options are the command's own and the global ones. An exit code
-// when there is nothing more to do: the help was asked for and printed, or the usage was wrong.
+// The first thing that each command does: parses its arguments. The options are the command's own
+// and the global ones. An exit code when there is nothing more to do: the help was asked for and
+// printed, or the usage was wrong.
 std::optional<int> ParseCommand(const Command& command, Globals* globals,
                                 const std::vector<std::string>& arguments,
                                 std::vector<Option> options, std::vector<std::string>* positionals);
@@ -62,6 +70,7 @@ ClientOptions ToClientOptions(const Globals& globals);
 
 // After a failed call: kUnreachable when the daemon did not answer, otherwise kFailed.
 ExitCode CodeForCall(const absl::Status& status, const Client& client);
+ExitCode CodeForCall(const absl::Status& status);
 // After a failed operation, which the daemon answered unless the session is lost.
 ExitCode CodeForOperation(const Client& client);
 
@@ -69,10 +78,18 @@ ExitCode CodeForOperation(const Client& client);
 // does not end.
 absl::Status WaitForEnd(const Operation& operation, const Globals& globals);
 
+// "TIER_STATE_OK" is "ok".
+std::string StateName(v1::TierState state);
+
 int RunStatus(const Command&, Globals, const std::vector<std::string>&);
+int RunWatch(const Command&, Globals, const std::vector<std::string>&);
 int RunPut(const Command&, Globals, const std::vector<std::string>&);
 int RunGet(const Command&, Globals, const std::vector<std::string>&);
 int RunLookup(const Command&, Globals, const std::vector<std::string>&);
 int RunReplay(const Command&, Globals, const std::vector<std::string>&);
+int RunTier(const Command&, Globals, const std::vector<std::string>&);
+int RunDrain(const Command&, Globals, const std::vector<std::string>&);
+int RunLogLevel(const Command&, Globals, const std::vector<std::string>&);
+int RunCompletion(const Command&, Globals, const std::vector<std::string>&);
 
 }  // namespace kvstream::ctl

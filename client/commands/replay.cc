@@ -225,8 +225,7 @@ int RunReplay(const Command& command, Globals globals, const std::vector<std::st
   }
   if (replay.report().wrong_bytes > 0) return kFailed;
   if (!status.ok()) {
-    const bool no_answer = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    return Fail(command, status, no_answer ? kUnreachable : kFailed);
+    return Fail(command, status, CodeForCall(status));
   }
   return kDone;
 }

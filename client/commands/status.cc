@@ -8,14 +8,6 @@
 namespace kvstream::ctl {
 namespace {
 
-// "TIER_STATE_OK" is "ok".
-std::string StateName(v1::TierState state) {
-  std::string name = v1::TierState_Name(state);
-  name.erase(0, std::string("TIER_STATE_").size());
-  for (char& c : name) c = static_cast<char>(c | 0x20);
-  return name;
-}
-
 std::string Rate(uint64_t bytes_per_second) {
   return bytes_per_second == 0 ? "-" : FormatBytes(bytes_per_second) + "/s";
 }
@@ -53,6 +45,7 @@ void PrintRest(const v1::Status& status) {
   std::string gpus;
   for (const std::string& gpu : status.gpus()) gpus += (gpus.empty() ? "" : ", ") + gpu;
   const std::vector<std::vector<std::string>> rows = {
+      {"DAEMON", ""},
       {"pool", FormatBytes(pool.used_bytes()) + " used of " + FormatBytes(pool.bytes()) + ", " +
                    FormatBytes(pool.staged_bytes()) + " to be written, " +
                    FormatBytes(pool.reserved_bytes()) + " for reads alone" +
@@ -78,10 +71,17 @@ void PrintRest(const v1::Status& status) {
       {"gpus", gpus},
       {"metrics", status.metrics_address().empty() ? "off" : status.metrics_address()},
   };
-  for (const auto& row : rows) std::printf("%-10s  %s\n", row[0].c_str(), row[1].c_str());
+  std::printf("%s", FormatTable(rows).c_str());
 }
 
 }  // namespace
+
+std::string StateName(v1::TierState state) {
+  std::string name = v1::TierState_Name(state);
+  name.erase(0, std::string("TIER_STATE_").size());
+  for (char& c : name) c = static_cast<char>(c | 0x20);
+  return name;
+}
 
 int RunStatus(const Command& command, Globals globals, const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;

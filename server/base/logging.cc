@@ -2,30 +2,45 @@
 
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
-#include <string>
 
 namespace kvstream {
+namespace {
+
+struct Level {
+  std::string_view word;
+  spdlog::level::level_enum level;
+};
+constexpr std::array kLevels = {
+    Level{"trace", spdlog::level::trace}, Level{"debug", spdlog::level::debug},
+    Level{"info", spdlog::level::info}, Level{"warn", spdlog::level::warn},
+    Level{"error", spdlog::level::err}};
+
+}  // namespace
 
 void InitLogging() {
-  auto logger = std::make_shared<spdlog::logger>(
-      "kvstreamd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("kvstreamd",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }
 
 bool SetLogLevel(std::string_view level) {
-  for (auto known : {spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
-                     spdlog::level::warn, spdlog::level::err}) {
-    const auto name = spdlog::level::to_string_view(known);
-    if (level == std::string_view(name.data(), name.size()) ||
-        (known == spdlog::level::warn && level == "warn")) {
-      spdlog::set_level(known);
-      return true;
-    }
-  }
-  return false;
+  const auto at = std::find_if(kLevels.begin(), kLevels.end(),
+                               [level](const Level& known) { return known.word == level; });
+  if (at == kLevels.end()) return false;
+  spdlog::set_level(at->level);
+  return true;
+}
+
+std::string_view LogLevel() {
+  const auto level = spdlog::get_level();
+  return std::find_if(kLevels.begin(), kLevels.end() - 1,
+                      [level](const Level& known) { return known.level == level; })
+      ->word;
 }
 
 }  // namespace kvstream

@@ -11,7 +11,11 @@ namespace kvstream {
 // Sets up the default spdlog logger. Call once, before any thread starts.
 void InitLogging();
 
-// Changes the level while running: trace, debug, info, warn or error. False for another word.
+inline constexpr char kLogLevels[] = "trace, debug, info, warn or error";
+
+// Changes the level while running. False for a word that is not one of kLogLevels.
 bool SetLogLevel(std::string_view level);
+// The word for the level in force.
+std::string_view LogLevel();
 
 }  // namespace kvstream

@@ -90,6 +90,7 @@ class TierSet {
   constexpr uint32_t bits() const { return bits_; }
   constexpr TierSet operator&(TierSet o) const { return FromBits(bits_ & o.bits_); }
   constexpr TierSet operator|(TierSet o) const { return FromBits(bits_ | o.bits_); }
+  constexpr TierSet Without(TierSet o) const { return FromBits(bits_ & ~o.bits_); }
   constexpr bool operator==(const TierSet&) const = default;
 
  private:

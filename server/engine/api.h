@@ -284,6 +284,28 @@ struct UnregisterMemory {
   absl::AnyInvocable<void(absl::Status)> reply;
 };
 
+// An operator takes a tier out of service or brings it back. Idempotent; forgotten at a restart.
+// Replies whether the tier is in service now: a full quarantine keeps it out too.
+struct SetTierInService {
+  TierId tier;
+  bool in_service = true;
+  absl::AnyInvocable<void(bool in_service)> reply;
+};
+
+struct DrainResult {
+  // Staged bytes that are still owed to a tier.
+  uint64_t unwritten_bytes = 0;
+  uint64_t running_operations = 0;
+};
+
+// As Engine::BeginDrain. Replies once nothing runs and nothing is staged, or when the time is up,
+// or the daemon stops. RESOURCE_EXHAUSTED when too many wait for that already.
+struct Drain {
+  // 0 means the configured time.
+  TimeNs timeout = 0;
+  absl::AnyInvocable<void(absl::StatusOr<DrainResult>)> reply;
+};
+
 // Chunks and bytes by namespace, in the index.
 struct ListUsage {
   absl::AnyInvocable<void(absl::flat_hash_map<NamespaceId, store::ChunkIndex::Usage>)> reply;

@@ -43,23 +43,33 @@ void Engine::BeginDrain() {
 }
 
 bool Engine::WaitDrained(TimeNs deadline) {
-  while (!drained_ && Now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return drained_;
+  absl::MutexLock lock(&progress_mu_);
+  return progress_mu_.AwaitWithTimeout(absl::Condition(&drained_),
+                                       absl::Nanoseconds(deadline - Now()));
 }
 
 bool Engine::EndSessions(TimeNs deadline) {
   ending_ = true;
   mailbox_.Wake();
+  absl::MutexLock lock(&progress_mu_);
+  return progress_mu_.AwaitWithTimeout(absl::Condition(&ended_),
+                                       absl::Nanoseconds(deadline - Now()));
+}
+
+void Engine::ReportProgress(TimeNs now) {
+  State& s = *state_;
+  const uint64_t running = s.reads.running() + s.stores.running();
+  const bool drained = running == 0 && s.staging.empty() && s.asides.empty() && s.lookups.empty();
+  s.controls.SendReplies(drained || ending_, {s.staging.queue().staged_bytes(), running}, now);
+  if (!draining_) return;
   // Reads that nobody waits for any more (a hedge's loser) end a little later than their steps.
-  const auto busy = [this] {
-    uint64_t in_flight = 0;
-    for (const TierEngineStats& tier : stats_.tiers) in_flight += tier.in_flight_bytes.Get();
-    return stats_.sessions_open.Get() > 0 || in_flight > 0;
-  };
-  while (busy() && Now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return !busy();
+  uint64_t in_flight = 0;
+  for (uint32_t t = 0; t < s.tiers.size(); ++t) {
+    in_flight += s.reads.router().lane(TierId{t}).in_flight();
+  }
+  absl::MutexLock lock(&progress_mu_);
+  drained_ = drained;
+  ended_ = s.sessions_ended && stats_.sessions_open.Get() == 0 && in_flight == 0;
 }
 
 void Engine::Stop() {
@@ -87,7 +97,7 @@ TimeNs Engine::NextDeadline() const {
   const State& s = *state_;
   if (!s.lookups.empty()) return 0;
   return std::min({s.reads.router().NextDeadline(), s.staging.NextDeadline(),
-                   s.stores.NextDeadline(), s.leases.NextDeadline()});
+                   s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline()});
 }
 
 void Engine::Turn(Letters* letters, TimeNs now) {
@@ -138,9 +148,15 @@ void Engine::FinishTurn(TimeNs now) {
   for (uint32_t t = 0; t < s.tiers.size(); ++t) {
     if (s.reads.router().HasDemand(TierId{t})) demand.Add(TierId{t});
   }
-  s.staging.Pump(demand, s.stores.waiting(), now);
-  for (const DurableNotice& notice : s.staging.TakeNotices()) s.stores.OnDurable(notice, now);
+  const bool waited = s.stores.waiting();
+  PumpWrites(demand, now);
   s.stores.Admit(now);  // After everything that may have freed slots.
+  if (s.stores.waiting() && !waited) {
+    // Second copies may go for it, now or at a time that only this tells: with a tier out of
+    // service, no completion may ever come that would.
+    PumpWrites(demand, now);
+    s.stores.Admit(now);
+  }
   s.stores.Tick(now);
   if (s.stores.waiting()) s.stores.Admit(now);  // What the tick gave up may have stood in the way.
   s.reads.router().OnSlotsFreed(now);
@@ -153,8 +169,13 @@ void Engine::FinishTurn(TimeNs now) {
   // Only now: whoever hears of an end finds it in the numbers too.
   s.lookups.SendReplies();
   s.sessions.Flush();
-  drained_ = draining_ && s.reads.running() == 0 && s.stores.running() == 0 && s.staging.empty() &&
-             s.asides.empty() && s.lookups.empty();
+  ReportProgress(now);
+}
+
+void Engine::PumpWrites(TierSet demand, TimeNs now) {
+  State& s = *state_;
+  s.staging.Pump(demand, s.stores.waiting(), now);
+  for (const DurableNotice& notice : s.staging.TakeNotices()) s.stores.OnDurable(notice, now);
 }
 
 void Engine::PublishStats() {
@@ -171,6 +192,7 @@ void Engine::PublishStats() {
     const sched::TierLane& lane = s.reads.router().lane(id);
     TierEngineStats& tier = stats_.tiers[t];
     tier.out.Set(lane.usable() ? 0 : 1);
+    tier.held_out.Set(lane.held_out() ? 1 : 0);
     tier.in_flight_bytes.Set(lane.in_flight());
     tier.window_bytes.Set(lane.window_bytes());
     tier.quarantined_bytes.Set(lane.quarantined());

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/engine/events.h"
@@ -27,6 +29,8 @@ struct EngineOptions {
   uint64_t pool_reserved_bytes = 0;
   uint32_t copy_threads = 2;
   uint64_t operations_per_session_max = 1024;
+  // Of a drain that does not say how long it may take.
+  TimeNs drain = 30 * kSecond;
   // Configured tiers that did not open: their numbers, behind those of the others, say so.
   uint32_t missing_tiers = 0;
   sched::RouterOptions router;
@@ -76,6 +80,8 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(RegisterMemory& event, TimeNs now);
   void On(UnregisterMemory& event, TimeNs now);
   void On(ListUsage& event, TimeNs now);
+  void On(SetTierInService& event, TimeNs now);
+  void On(Drain& event, TimeNs now);
   void OnMessage(struct Session& session, ReadStep& step, TimeNs now);
   void OnMessage(struct Session& session, Store& store, TimeNs now);
   void OnMessage(struct Session& session, Refused& refused, TimeNs now);
@@ -92,7 +98,10 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void EndSession(struct Session& session, const absl::Status& why, TimeNs now);
   void CancelOperation(OperationId id, TimeNs now);
   void FinishTurn(TimeNs now);
+  void PumpWrites(TierSet demand, TimeNs now);
   void PublishStats();
+  // Answers drains, and wakes WaitDrained and EndSessions when what they wait for has come.
+  void ReportProgress(TimeNs now);
 
   EngineOptions options_;  // Constant once started.
   memory::SealedMemory* const pool_;
@@ -101,9 +110,11 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   Mailbox mailbox_;
   std::unique_ptr<State> state_;  // The loop's alone.
   std::atomic<bool> draining_{false};
-  std::atomic<bool> drained_{false};
   std::atomic<bool> ending_{false};
   std::atomic<bool> stopping_{false};
+  absl::Mutex progress_mu_;  // Taken by the loop once draining, and by the thread that stops it.
+  bool drained_ ABSL_GUARDED_BY(progress_mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(progress_mu_) = false;
   std::thread thread_;
 };
 

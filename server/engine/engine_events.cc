@@ -72,6 +72,16 @@ void Engine::On(UnregisterMemory& event, TimeNs) {
 
 void Engine::On(ListUsage& event, TimeNs) { event.reply(state_->index.UsageByNamespace()); }
 
+void Engine::On(SetTierInService& event, TimeNs now) {
+  state_->controls.Begin(std::move(event), now);
+}
+
+void Engine::On(Drain& event, TimeNs now) {
+  draining_ = true;
+  if (event.timeout == 0) event.timeout = options_.drain;
+  state_->controls.Begin(std::move(event), now);
+}
+
 absl::Status Engine::MayBegin(const Session& session) const {
   if (draining_) return absl::UnavailableError("the daemon is draining");
   if (session.operations.size() >= options_.operations_per_session_max) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/engine/asides.h"
+#include "server/engine/controls.h"
 #include "server/engine/copy_pool.h"
 #include "server/engine/engine.h"
 #include "server/engine/leases.h"
@@ -36,10 +37,11 @@ struct Engine::State {
         reads({tiers, &slots, engine->pool_->bytes().data(), &index, &staging, &asides, &copies,
                &sessions, &engine->stats_},
               engine->options_.router),
-        stores({&slots, engine->pool_->bytes().data(), &index, &staging, &copies, &sessions,
-                &engine->stats_}),
-        lookups(
-            {&index, &leases, &sessions, &engine->stats_, static_cast<uint32_t>(tiers.size())}) {}
+        stores({&slots, engine->pool_->bytes().data(), &index, &reads.router(), &staging, &copies,
+                &sessions, &engine->stats_}),
+        lookups({&index, &leases, &sessions, &engine->stats_, &reads.router(),
+                 static_cast<uint32_t>(tiers.size())}),
+        controls({tiers, &reads, &engine->stats_}) {}
 
   std::vector<tier::Tier*> tiers;
   sched::SlotAllocator slots;
@@ -53,6 +55,7 @@ struct Engine::State {
   ReadOps reads;
   StoreOps stores;
   Lookups lookups;
+  Controls controls;
   uint64_t next_operation = 1;
   bool sessions_ended = false;
 };

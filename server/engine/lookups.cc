@@ -42,8 +42,12 @@ bool Lookups::Advance(Running& running) {
 void Lookups::Examine(Running& running, size_t key) {
   const Lookup& lookup = running.lookup;
   const auto* digests = lookup.digests.data() + key * lookup.members;
-  const auto known = [this](const KeyDigest& d) { return parts_.index->Find(d) != nullptr; };
-  const bool present = std::all_of(digests, digests + lookup.members, known);
+  const TierSet in_service = parts_.router->InService();
+  const auto readable = [&](const KeyDigest& d) {
+    const store::IndexEntry* entry = parts_.index->Find(d);
+    return entry != nullptr && entry->ReadableFrom(in_service);
+  };
+  const bool present = std::all_of(digests, digests + lookup.members, readable);
   LookupResult& result = running.result;
   if (lookup.per_key) result.present.push_back(present ? 1 : 0);
   running.run_broken = running.run_broken || !present;
@@ -56,7 +60,7 @@ void Lookups::Examine(Running& running, size_t key) {
     for (const store::ContentCopy& copy : parts_.index->Find(digests[m])->copies) {
       result.staged += copy.staged ? 1 : 0;
       for (uint32_t t = 0; t < parts_.tiers; ++t) {
-        result.tier_chunks[t] += copy.tiers.Has(TierId{t}) ? 1 : 0;
+        result.tier_chunks[t] += (copy.tiers & in_service).Has(TierId{t}) ? 1 : 0;
       }
     }
   }

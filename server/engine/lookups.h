@@ -1,4 +1,5 @@
-// Lookups, answered from the index. A large one is cut into pieces of a bounded number of keys, one
+// Lookups, answered from the index: a chunk is present while it could be read, from the staging
+// pool or from a tier in service. A large one is cut into pieces of a bounded number of keys, one
 // a turn, so that it does not hold up the loop.
 //
 // Thread rule: the engine loop.
@@ -15,6 +16,7 @@
 #include "server/engine/leases.h"
 #include "server/engine/sessions.h"
 #include "server/engine/stats.h"
+#include "server/sched/router.h"
 #include "server/store/chunk_index.h"
 
 namespace kvstream::engine {
@@ -26,6 +28,7 @@ class Lookups {
     Leases* leases = nullptr;
     Sessions* sessions = nullptr;
     EngineStats* stats = nullptr;
+    const sched::Router* router = nullptr;
     uint32_t tiers = 0;
   };
   explicit Lookups(const Parts& parts) : parts_(parts) {}

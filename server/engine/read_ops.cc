@@ -194,6 +194,12 @@ void ReadOps::OnStagedCopied(const CopyResult& result, TimeNs now) {
   Pump(now);
 }
 
+void ReadOps::SetTierInService(TierId tier, bool in_service, TimeNs now) {
+  router_.SetTierInService(tier, in_service, now);
+  parts_.staging->SetTierInService(tier, router_.lane(tier).usable());
+  Pump(now);
+}
+
 void ReadOps::Pump(TimeNs now) {
   now_ = now;
   for (auto commands = router_.TakeCommands(); !commands.empty();
@@ -366,8 +372,10 @@ void ReadOps::Execute(const sched::TierOut& command) {
 }
 
 void ReadOps::Execute(const sched::TierBack& command) {
-  parts_.staging->SetTierInService(command.tier, true);
-  spdlog::info("tier back in service: tier={}", parts_.tiers[command.tier.value]->options().name);
+  const bool in_service = router_.lane(command.tier).usable();
+  parts_.staging->SetTierInService(command.tier, in_service);
+  spdlog::info("tier's quarantine is no longer full: tier={} in_service={}",
+               parts_.tiers[command.tier.value]->options().name, in_service);
 }
 
 }  // namespace kvstream::engine

@@ -51,6 +51,9 @@ class ReadOps {
   void OnSegmentCopied(const CopyResult& result, TimeNs now);
   void OnStagedCopied(const CopyResult& result, TimeNs now);
 
+  // Takes a tier out of service or brings it back, for reads and writes.
+  void SetTierInService(TierId tier, bool in_service, TimeNs now);
+
   // Executes what the router decided, until it has nothing more to say. Reads and results are
   // gathered for SubmitReads.
   void Pump(TimeNs now);

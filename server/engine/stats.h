@@ -11,6 +11,8 @@ namespace kvstream::engine {
 struct TierEngineStats {
   // The TierState of kvstream.v1 without DEGRADED and PROBING for now: true means out of service.
   Gauge out;
+  // An operator took it out.
+  Gauge held_out;
   Gauge in_flight_bytes;
   Gauge window_bytes;
   Gauge quarantined_bytes;

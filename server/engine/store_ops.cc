@@ -81,7 +81,10 @@ void StoreOps::Admit(TimeNs now) {
 StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, TimeNs now) {
   const uint32_t index = operation.next;
   const Chunk& chunk = operation.chunks[index];
-  if (parts_.index->Find(chunk.key) != nullptr || arriving_by_key_.contains(chunk.key)) {
+  // What only a tier out of service holds is stored anew: it is a miss for who reads it.
+  const store::IndexEntry* entry = parts_.index->Find(chunk.key);
+  const bool readable = entry != nullptr && entry->ReadableFrom(parts_.router->InService());
+  if (readable || arriving_by_key_.contains(chunk.key)) {
     Existing(id, operation, index);
     return Admission::kDone;
   }

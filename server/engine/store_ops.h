@@ -20,6 +20,7 @@
 #include "server/engine/sessions.h"
 #include "server/engine/staging.h"
 #include "server/engine/stats.h"
+#include "server/sched/router.h"
 #include "server/sched/slot_allocator.h"
 #include "server/store/chunk_index.h"
 
@@ -31,6 +32,7 @@ class StoreOps {
     sched::SlotAllocator* slots = nullptr;
     std::byte* pool = nullptr;
     store::ChunkIndex* index = nullptr;
+    const sched::Router* router = nullptr;
     Staging* staging = nullptr;
     CopyPool* copies = nullptr;
     Sessions* sessions = nullptr;

@@ -115,6 +115,8 @@ constexpr Series<RpcStats, Counter> kRpcCounters[] = {
 
 constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
     {"kvstreamd_tier_out", "1 while the tier is out of service.", &TierEngineStats::out},
+    {"kvstreamd_tier_held_out", "1 while an operator holds the tier out of service.",
+     &TierEngineStats::held_out},
     {"kvstreamd_tier_in_flight_bytes", "Bytes of reads in flight.",
      &TierEngineStats::in_flight_bytes},
     {"kvstreamd_tier_window_bytes", "Bytes of reads that may be in flight.",
@@ -288,9 +290,10 @@ class Numbers final : public prometheus::Collectable {
              &info);
     out->push_back(std::move(info));
 
-    MetricFamily ready =
-        GaugeFamily("kvstreamd_ready", "1 once every required tier has passed its probe.");
-    AddGauge(static_cast<double>(source_.daemon->ready.Get()), {}, &ready);
+    MetricFamily ready = GaugeFamily(
+        "kvstreamd_ready", "1 once every required tier has passed its probe, until a drain.");
+    const bool serves = source_.daemon->ready.Get() != 0 && source_.engine->draining.Get() == 0;
+    AddGauge(serves ? 1 : 0, {}, &ready);
     out->push_back(std::move(ready));
 
     MetricFamily tier_info =

@@ -1,53 +1,36 @@
-// kvstream.v1.Admin: what kvstreamctl calls. GetStatus reads counters that others keep, so it
-// answers while the engine loop is stuck; ListNamespaces asks the engine. The calls that change
-// something answer UNIMPLEMENTED in this version, each naming itself.
+// kvstream.v1.Admin: what kvstreamctl calls. GetStatus and Watch read counters that others keep;
+// ListNamespaces, SetTierState and Drain ask the engine. Evict and Scrub answer UNIMPLEMENTED in
+// this version, each naming itself.
 //
 // Thread rule: gRPC's callback threads call it; nothing blocks. Ownership: owns nothing it is
 // given.
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "absl/status/statusor.h"
 #include "kvstream/v1/admin.grpc.pb.h"
 #include "server/base/types.h"
 #include "server/engine/events.h"
-#include "server/engine/stats.h"
 #include "server/rpc/facts.h"
 #include "server/rpc/readiness.h"
+#include "server/rpc/status_report.h"
+#include "server/rpc/status_watches.h"
 #include "server/store/namespace.h"
-#include "server/tier/tier.h"
 
 namespace kvstream::rpc {
 
-// Where the numbers of GetStatus come from. Pointers are not owned and outlive the gRPC server.
-struct StatusSource {
-  struct TierRow {
-    std::string name;
-    std::string root;
-    // Null when the tier did not open and the config does not require it.
-    const tier::Tier* tier = nullptr;
-  };
-  const engine::EngineStats* stats = nullptr;
-  // Indexed by TierId.
-  std::vector<TierRow> tiers;
-  // Names of the GPUs; empty means none.
-  std::vector<std::string> gpus;
-  // Where Prometheus finds the metrics; empty when off.
-  std::string metrics_address;
-  // When the daemon started.
-  TimeNs started = 0;
-};
-
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(const Facts& facts, const StatusSource& source, const Readiness& readiness,
+  AdminService(const Facts& facts, const StatusSource& source, Readiness& readiness,
                const store::NamespaceRegistry& namespaces, engine::EventPoster& poster)
       : facts_(facts),
         source_(source),
         readiness_(readiness),
         namespaces_(namespaces),
-        poster_(poster) {}
+        poster_(poster),
+        report_(facts, source, readiness, namespaces),
+        watches_(report_) {}
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
@@ -68,14 +51,23 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context,
                                   const v1::EvictRequest* request, v1::EvictReply* reply) override;
 
+  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
+                                        const v1::SetLogLevelRequest* request,
+                                        v1::SetLogLevelReply* reply) override;
+
+  // For a shutdown, which waits for every call.
+  void EndWatches() { watches_.EndAll(); }
+
  private:
-  void FillTier(uint32_t tier, v1::Status* status) const;
+  absl::StatusOr<TierId> FindTier(const std::string& name) const;
 
   const Facts& facts_;
   const StatusSource& source_;
-  const Readiness& readiness_;
+  Readiness& readiness_;
   const store::NamespaceRegistry& namespaces_;
   engine::EventPoster& poster_;
+  const StatusReport report_;
+  StatusWatches watches_;
 };
 
 }  // namespace kvstream::rpc

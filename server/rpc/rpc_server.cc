@@ -88,19 +88,21 @@ absl::Status RpcServer::Listen() {
     return absl::UnavailableError("listen on " + socket_.path() + ": gRPC could not bind it");
   }
   server_->GetHealthCheckService()->SetServingStatus(kKvCacheName, false);
+  readiness_.ShowOn(server_->GetHealthCheckService());
   SetReady(false, {"the daemon is starting"});
   return socket_.Publish();
 }
 
 void RpcServer::SetReady(bool ready, std::vector<std::string> conditions) {
   readiness_.Set({ready, std::move(conditions)});
-  server_->GetHealthCheckService()->SetServingStatus(ready);
 }
 
 void RpcServer::Shutdown(TimeNs grace) {
   if (server_ == nullptr) return;
   server_->GetHealthCheckService()->Shutdown();
+  admin_.EndWatches();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(grace));
+  readiness_.ShowOn(nullptr);
   server_.reset();
 }
 

@@ -72,6 +72,8 @@ class Router {
   std::vector<Command> TakeCommands() { return std::move(commands_); }
 
   const TierLane& lane(TierId tier) const { return lanes_[tier.value]; }
+  // Tiers that may be read from.
+  TierSet InService() const;
   // Whether reads want this tier: in flight, or waiting to be claimed. Writes defer to it.
   bool HasDemand(TierId tier) const {
     return lanes_[tier.value].in_flight() > 0 || queued_[tier.value] > 0;
@@ -122,7 +124,7 @@ class Router {
   void UpdateOrphans(Fetch& fetch, uint32_t segment);
   void FreeRead(uint32_t read);
   void MaybeFree(Fetch& fetch);
-  TierSet Usable(TierSet tiers) const;
+  TierSet Usable(TierSet tiers) const { return tiers & InService(); }
 
   // router_claim.cc: who reads what next.
   void Claim(TimeNs now);

@@ -9,12 +9,12 @@ namespace kvstream::sched {
 
 using Stage = SegmentState::Stage;
 
-TierSet Router::Usable(TierSet tiers) const {
-  TierSet usable;
+TierSet Router::InService() const {
+  TierSet in_service;
   for (const TierLane& lane : lanes_) {
-    if (lane.usable() && tiers.Has(lane.id())) usable.Add(lane.id());
+    if (lane.usable()) in_service.Add(lane.id());
   }
-  return usable;
+  return in_service;
 }
 
 uint32_t Router::FetchFor(const ItemState& item) {

@@ -10,7 +10,8 @@ namespace kvstream::sched {
 WriteQueue::WriteQueue(const WriteQueueOptions& options) : options_(options) {
   for (uint32_t i = 0; i < options.lanes.size(); ++i) {
     LaneOptions lane{.window_bytes = options.lanes[i].window_bytes, .quarantine_bytes = UINT64_MAX};
-    tiers_.push_back(WriteTier{TierLane(TierId{i}, lane), options.lanes[i].backlog_bytes, 0, {}});
+    tiers_.push_back(
+        WriteTier{TierLane(TierId{i}, lane), options.lanes[i].backlog_bytes, 0, 0, {}});
   }
 }
 
@@ -20,6 +21,12 @@ TierSet WriteQueue::InService() const {
     if (tier.lane.usable()) in_service.Add(tier.lane.id());
   }
   return in_service;
+}
+
+TierSet WriteQueue::All() const {
+  TierSet all;
+  for (const WriteTier& tier : tiers_) all.Add(tier.lane.id());
+  return all;
 }
 
 TierId WriteQueue::HomeOf(uint64_t key_hash, TierSet candidates) const {
@@ -43,12 +50,14 @@ TierId WriteQueue::HomeOf(uint64_t key_hash, TierSet candidates) const {
 void WriteQueue::Owe(StagedId id, Chunk& chunk, TierId tier) {
   chunk.owed.Add(tier);
   tiers_[tier.value].backlog += chunk.bytes;
-  tiers_[tier.value].owed.push_back(id);
+  tiers_[tier.value].owed.insert(id);
 }
 
-void WriteQueue::Forgive(Chunk& chunk, TierId tier) {
+void WriteQueue::Forgive(StagedId id, Chunk& chunk, TierId tier) {
   chunk.owed.Remove(tier);
+  tiers_[tier.value].owed.erase(id);
   tiers_[tier.value].backlog -= chunk.bytes;
+  if (!chunk.written.empty()) tiers_[tier.value].second_copies -= 1;
 }
 
 void WriteQueue::Add(StagedId id, uint64_t bytes, uint64_t key_hash, TimeNs now) {
@@ -58,15 +67,12 @@ void WriteQueue::Add(StagedId id, uint64_t bytes, uint64_t key_hash, TimeNs now)
   chunk.bytes = bytes;
   chunk.staged_at = now;
   staged_bytes_ += bytes;
-  const TierSet candidates = InService();
-  if (!candidates.empty()) {
-    const TierId home = HomeOf(key_hash, candidates);
-    for (const WriteTier& t : tiers_) {
-      const TierId tier = t.lane.id();
-      if (tier == home || (options_.replicate_all && candidates.Has(tier))) Owe(id, chunk, tier);
-    }
+  const TierSet in_service = InService();
+  const TierId home = HomeOf(key_hash, in_service.empty() ? All() : in_service);
+  for (const WriteTier& t : tiers_) {
+    const TierId tier = t.lane.id();
+    if (tier == home || options_.replicate_all) Owe(id, chunk, tier);
   }
-  Conclude(id);
 }
 
 void WriteQueue::OnWritten(StagedId id, TierId tier, bool ok, TimeNs now) {
@@ -75,38 +81,59 @@ void WriteQueue::OnWritten(StagedId id, TierId tier, bool ok, TimeNs now) {
   Chunk& chunk = it->second;
   tiers_[tier.value].lane.Ended(chunk.bytes, ok, now);
   chunk.writing.Remove(tier);
+  if (ok && chunk.written.empty()) {
+    for (WriteTier& t : tiers_) t.second_copies += chunk.owed.Has(t.lane.id()) ? 1 : 0;
+  }
   (ok ? chunk.written : chunk.failed).Add(tier);
   Conclude(id);
 }
 
+void WriteQueue::PlaceFirstCopy(StagedId id, Chunk& chunk) {
+  if (!chunk.written.empty() || !chunk.writing.empty()) return;
+  const TierSet in_service = InService();
+  if (!(chunk.owed & in_service).empty()) return;
+  TierSet untried = in_service.Without(chunk.failed);
+  if (untried.empty()) {
+    if (!chunk.owed.empty()) return;  // It waits for the tiers that it is owed to.
+    untried = All().Without(chunk.failed);
+  }
+  if (untried.empty()) return;
+  for (const WriteTier& t : tiers_) {
+    if (chunk.owed.Has(t.lane.id())) Forgive(id, chunk, t.lane.id());
+  }
+  for (const WriteTier& t : tiers_) {
+    if (!untried.Has(t.lane.id())) continue;
+    Owe(id, chunk, t.lane.id());
+    return;
+  }
+}
+
 void WriteQueue::Conclude(StagedId id) {
   Chunk& chunk = chunks_.at(id);
+  PlaceFirstCopy(id, chunk);
+  Park(chunk);
   if (!chunk.owed.empty() || !chunk.writing.empty()) return;
-  if (chunk.written.empty()) {
-    const TierSet untried = TierSet::FromBits(InService().bits() & ~chunk.failed.bits());
-    for (const WriteTier& t : tiers_) {
-      if (!untried.Has(t.lane.id())) continue;
-      Owe(id, chunk, t.lane.id());
-      return;
-    }
-  }
   commands_.push_back(ChunkFinished{id, chunk.written});
   staged_bytes_ -= chunk.bytes;
   chunks_.erase(id);
 }
 
+void WriteQueue::Park(Chunk& chunk) {
+  const bool parked = !chunk.written.empty() && chunk.writing.empty() && !chunk.owed.empty() &&
+                      (chunk.owed & InService()).empty();
+  if (parked == chunk.parked) return;
+  chunk.parked = parked;
+  parked ? parked_bytes_ += chunk.bytes : parked_bytes_ -= chunk.bytes;
+}
+
 void WriteQueue::SetTierInService(TierId tier, bool in_service) {
-  tiers_[tier.value].lane.set_held_out(!in_service);
-  if (in_service) return;
-  std::vector<StagedId> owed;
+  TierLane& lane = tiers_[tier.value].lane;
+  if (lane.usable() == in_service) return;
+  lane.set_held_out(!in_service);
   for (auto& [id, chunk] : chunks_) {
-    if (!chunk.owed.Has(tier)) continue;
-    Forgive(chunk, tier);
-    owed.push_back(id);
+    PlaceFirstCopy(id, chunk);
+    Park(chunk);
   }
-  tiers_[tier.value].owed.clear();
-  std::sort(owed.begin(), owed.end());  // The map's order is not deterministic.
-  for (const StagedId id : owed) Conclude(id);
 }
 
 std::vector<WriteCommand> WriteQueue::Poll(TierSet demand, bool stores_wait, TimeNs now) {
@@ -120,23 +147,17 @@ std::vector<WriteCommand> WriteQueue::Poll(TierSet demand, bool stores_wait, Tim
 
 void WriteQueue::StartWrites(WriteTier& tier, bool demand, TimeNs now) {
   const TierId id = tier.lane.id();
-  const bool pressed = staged_bytes_ > options_.watermark_bytes;
+  const bool pressed = staged_bytes_ - parked_bytes_ > options_.watermark_bytes;
   while (!tier.owed.empty()) {
-    const StagedId head = tier.owed.front();
-    const auto it = chunks_.find(head);
-    if (it == chunks_.end() || !it->second.owed.Has(id)) {
-      tier.owed.pop_front();
-      continue;
-    }
-    Chunk& chunk = it->second;
+    const StagedId head = *tier.owed.begin();
+    Chunk& chunk = chunks_.at(head);
     const TimeNs old_at = chunk.staged_at + options_.max_defer;
     if (demand && !pressed && head > gate_ && !gate_for_good_ && now < old_at) {
       next_deadline_ = std::min(next_deadline_, old_at);
       return;
     }
     if (!tier.lane.HasRoom(chunk.bytes)) return;
-    tier.owed.pop_front();
-    Forgive(chunk, id);
+    Forgive(head, chunk, id);
     chunk.writing.Add(id);
     tier.lane.Began(chunk.bytes, now);
     commands_.push_back(StartWrite{head, id});
@@ -145,27 +166,20 @@ void WriteQueue::StartWrites(WriteTier& tier, bool demand, TimeNs now) {
 
 void WriteQueue::DropSecondCopies(WriteTier& tier, bool stores_wait, TimeNs now) {
   const TierId id = tier.lane.id();
-  for (auto at = tier.owed.begin(); at != tier.owed.end();) {
-    const auto it = chunks_.find(*at);
-    if (it == chunks_.end() || !it->second.owed.Has(id)) {
-      at = tier.owed.erase(at);
-      continue;
-    }
-    const TimeNs old_at = it->second.staged_at + options_.max_defer;
+  const bool hopeless = gate_for_good_ && !tier.lane.usable();
+  for (auto at = tier.owed.begin(); at != tier.owed.end() && tier.second_copies > 0;) {
+    const StagedId owed = *at++;
+    Chunk& chunk = chunks_.at(owed);
+    const TimeNs old_at = chunk.staged_at + options_.max_defer;
     const bool full = tier.backlog > tier.backlog_max;
-    if (!full && !(stores_wait && old_at <= now)) {
+    if (!full && !hopeless && !(stores_wait && old_at <= now)) {
       if (stores_wait) next_deadline_ = std::min(next_deadline_, old_at);
       return;  // Oldest first: the rest is younger.
     }
-    if (it->second.written.empty()) {
-      ++at;  // A first copy is never dropped.
-      continue;
-    }
-    const StagedId chunk = *at;
-    at = tier.owed.erase(at);
-    Forgive(it->second, id);
-    commands_.push_back(CopyDropped{chunk, id});
-    Conclude(chunk);
+    if (chunk.written.empty()) continue;  // A first copy is never dropped.
+    Forgive(owed, chunk, id);
+    commands_.push_back(CopyDropped{owed, id});
+    Conclude(owed);
   }
 }
 

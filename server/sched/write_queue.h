@@ -6,15 +6,19 @@
 // forward pass has begun. The first copy goes to the key's home tier; where every owed write
 // failed, the other tiers are tried before the chunk is given up.
 //
-// Second copies are dropped, never first ones: when a tier's backlog is full, and when stores wait
-// for room and the copy is older than max_defer. A slow tier loses copies; it does not hold the
-// pool.
+// A tier out of service starts no writes. First copies go to a tier in service, and wait when there
+// is none; second copies that it is owed wait for it. A chunk is given up only once every tier has
+// failed to write it.
+//
+// Second copies are dropped, never first ones: when a tier's backlog is full, when stores wait for
+// room and the copy is older than max_defer, and, for a stop, when their tier is out of service. A
+// slow tier loses copies; it does not hold the pool.
 //
 // Thread rule: one thread.
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <set>
 #include <variant>
 #include <vector>
 
@@ -65,14 +69,14 @@ class WriteQueue {
  public:
   explicit WriteQueue(const WriteQueueOptions& options);
 
-  // `key_hash` picks the home tier, weighted by the tiers' measured write rates. With no tier in
-  // service the chunk finishes at once, unwritten.
+  // `key_hash` picks the home tier among those in service, weighted by their measured write rates.
   void Add(StagedId chunk, uint64_t bytes, uint64_t key_hash, TimeNs now);
   void OnWritten(StagedId chunk, TierId tier, bool ok, TimeNs now);
   // Chunks added so far need no longer wait for reads.
   void OpenGate() { gate_ = last_added_; }
   // For a stop: nothing waits for reads any more.
   void OpenGateForGood() { gate_for_good_ = true; }
+  // Idempotent. Writes that run go on, and their ends count.
   void SetTierInService(TierId tier, bool in_service);
 
   // Commands due now. `demand`: tiers that reads want. `stores_wait`: some store has no room.
@@ -93,20 +97,27 @@ class WriteQueue {
     TierSet writing;
     TierSet written;
     TierSet failed;
+    bool parked = false;
   };
   struct WriteTier {
     TierLane lane;
     uint64_t backlog_max;
     uint64_t backlog = 0;
-    std::deque<StagedId> owed;  // May hold ids that are no longer owed.
+    uint64_t second_copies = 0;  // How many of what is owed may be dropped.
+    std::set<StagedId> owed;
   };
 
   TierSet InService() const;
+  TierSet All() const;
   TierId HomeOf(uint64_t key_hash, TierSet candidates) const;
   void Owe(StagedId id, Chunk& chunk, TierId tier);
-  void Forgive(Chunk& chunk, TierId tier);
+  void Forgive(StagedId id, Chunk& chunk, TierId tier);
+  // Owes the first copy to a tier that may yet write it, in service if there is one.
+  void PlaceFirstCopy(StagedId id, Chunk& chunk);
   // Finishes the chunk, or falls back to tiers not tried yet.
   void Conclude(StagedId id);
+  // Counts the chunk as parked while it has a copy and waits for tiers out of service alone.
+  void Park(Chunk& chunk);
   void StartWrites(WriteTier& tier, bool demand, TimeNs now);
   void DropSecondCopies(WriteTier& tier, bool stores_wait, TimeNs now);
 
@@ -114,6 +125,7 @@ class WriteQueue {
   std::vector<WriteTier> tiers_;
   absl::flat_hash_map<StagedId, Chunk> chunks_;
   uint64_t staged_bytes_ = 0;
+  uint64_t parked_bytes_ = 0;  // Of staged_bytes_: no write can make their room.
   StagedId last_added_;
   StagedId gate_;
   bool gate_for_good_ = false;

@@ -25,6 +25,12 @@ void SortCopies(Copies& copies) {
 
 }  // namespace
 
+bool IndexEntry::ReadableFrom(TierSet in_service) const {
+  return std::any_of(copies.begin(), copies.end(), [in_service](const ContentCopy& copy) {
+    return copy.staged || !(copy.tiers & in_service).empty();
+  });
+}
+
 const IndexEntry* ChunkIndex::Find(const KeyDigest& key) const {
   const auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : &found->second;

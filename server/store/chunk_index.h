@@ -33,6 +33,9 @@ struct IndexEntry {
   // Never empty. Staged copies first, then by number of tiers.
   absl::InlinedVector<ContentCopy, 1> copies;
   uint32_t leases = 0;
+
+  // Whether a copy is staged, or on one of these tiers.
+  bool ReadableFrom(TierSet in_service) const;
 };
 
 class ChunkIndex {

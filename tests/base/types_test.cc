@@ -27,6 +27,7 @@ TEST(TierSetTest, JoinsAndMeets) {
   const TierSet b = TierSet::FromBits(0b110);
   EXPECT_EQ((a | b).bits(), 0b111u);
   EXPECT_EQ((a & b), TierSet::Of(TierId{1}));
+  EXPECT_EQ(a.Without(b), TierSet::Of(TierId{0}));
 }
 
 TEST(DigestTest, HexIsLowerCaseAndInByteOrder) {

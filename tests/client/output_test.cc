@@ -16,6 +16,17 @@ TEST(OutputTest, TableAlignsColumnsOfNumbersToTheRight) {
             "p     1,000 B  1 B/s\n");
 }
 
+TEST(OutputTest, UnitsStandBelowEachOther) {
+  EXPECT_EQ(FormatTable({{"NAME", "BYTES", "RATE"},
+                         {"a", "5 B", "20.0 MiB/s"},
+                         {"b", "1.50 KiB", "7 B/s"},
+                         {"c", "20.0 MiB", "-"}}),
+            "NAME     BYTES        RATE\n"
+            "a        5 B    20.0 MiB/s\n"
+            "b     1.50 KiB     7 B/s\n"
+            "c     20.0 MiB           -\n");
+}
+
 TEST(OutputTest, BytesHaveThreeDigits) {
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(1023), "1023 B");

@@ -102,6 +102,77 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(self.node.ctl("status").returncode, 3)
         self.assertEqual(self.node.ctl("replay", "--generate", "1").returncode, 3)
 
+    def test_a_tier_goes_out_and_comes_back(self):
+        out = self.node.ctl("tier", "pfs", "out")
+        self.assertEqual((out.returncode, out.stdout), (0, "tier pfs: out\n"))
+        status = self.node.status()
+        self.assertEqual(status["tiers"][1]["state"], "TIER_STATE_OUT")
+        self.assertIn("tier pfs is out of service: taken out by an operator",
+                      status["conditions"])
+        back = self.node.ctl("tier", "pfs", "in", "--json")
+        self.assertEqual(json.loads(back.stdout), {"tier": "pfs", "state": "ok"})
+        unknown = self.node.ctl("tier", "tape", "out")
+        self.assertEqual(unknown.returncode, 1)
+        self.assertIn("there are nvme, pfs", unknown.stderr)
+        self.assertEqual(self.node.ctl("tier", "pfs").returncode, 2)
+        self.assertEqual(self.node.ctl("tier", "pfs", "sideways").returncode, 2)
+
+    def test_watch_prints_a_line_each_time(self):
+        lines = self.node.ctl("watch", "--interval", "100", "--count", "3", "--json")
+        self.assertEqual(lines.returncode, 0, lines.stderr)
+        self.assertEqual([json.loads(line)["ready"] for line in lines.stdout.splitlines()],
+                         [True, True, True])
+        text = self.node.ctl("watch", "--interval", "100", "--count", "2")
+        rows = [line.split() for line in text.stdout.splitlines() if "!" not in line]
+        self.assertEqual(len(rows), 3)
+        self.assertEqual(rows[0][:3], ["UP", "STATE", "RUNNING"])
+        self.assertEqual(self.node.ctl("watch", "--interval", "99").returncode, 2)
+
+    def test_the_log_level_changes(self):
+        changed = self.node.ctl("log-level", "debug")
+        self.assertEqual((changed.returncode, changed.stdout),
+                         (0, "log level: debug, before error\n"))
+        refused = self.node.ctl("log-level", "loud")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("trace, debug, info, warn or error", refused.stderr)
+        self.assertEqual(self.node.ctl("log-level", "error").returncode, 0)
+
+    def test_drain_then_stop(self):
+        self.assertEqual(self.node.ctl("replay", "--generate", "10").returncode, 0)
+        drained = self.node.ctl("drain", "--timeout-ms", "60000")
+        self.assertEqual((drained.returncode, drained.stdout), (0, "drained\n"))
+        status = self.node.status()
+        self.assertFalse(status["ready"])
+        self.assertTrue(status["draining"])
+        self.assertEqual(status["pool"]["staged_bytes"], "0")
+        self.assertEqual(self.node.ctl("replay", "--generate", "1",
+                                       "--reconnect-seconds", "0").returncode, 3)
+        self.assertEqual(self.node.ctl("drain").returncode, 0)
+        self.assertEqual(self.node.stop(), 0)
+        for arguments in (("drain",), ("watch",), ("tier", "pfs", "out"), ("log-level", "info")):
+            self.assertEqual(self.node.ctl(*arguments).returncode, 3)
+
+    def test_completion_knows_every_command_and_option(self):
+        def complete(*words):
+            script = (f'source <("{KVSTREAMCTL}" completion bash); COMP_WORDS=("$@"); '
+                      'COMP_CWORD=$(($# - 1)); _kvstreamctl; printf "%s\\n" "${COMPREPLY[@]}"')
+            result = subprocess.run(["bash", "-c", script, "bash", "kvstreamctl", *words],
+                                    capture_output=True, text=True, check=True)
+            return result.stdout.split()
+
+        commands = [line.split()[0] for line in
+                    self.node.ctl("--help").stdout.split("Commands:")[1].splitlines()[1:11]]
+        self.assertIn("completion", commands)
+        self.assertEqual(complete("")[:len(commands)], commands)
+        for command in commands:
+            help_lines = self.node.ctl(command, "--help").stdout.splitlines()
+            options = {line.split()[0] for line in help_lines if line.startswith("  --")}
+            self.assertEqual(set(complete(command, "--")), options)
+        self.assertEqual(complete("ti"), ["tier"])
+        self.assertEqual(complete("--socket", "status", "tier", "pfs", "o"), ["out"])
+        self.assertEqual(complete("log-level", "w"), ["warn"])
+        self.assertEqual(complete("get", "--out", ""), [])
+
     def test_a_replay_hits_all_that_an_unbounded_cache_would(self):
         for arguments in (("--chunk-bytes", "64KiB"),
                           ("--chunk-bytes", "100001", "--segment-bytes", "16KiB", "--own-buffer"),

@@ -108,6 +108,7 @@ const Expected<RpcStats> kRpc[] = {
 
 const Expected<TierEngineStats> kTierEngine[] = {
     KV_NUMBER(TierEngineStats, "tier_out", out),
+    KV_NUMBER(TierEngineStats, "tier_held_out", held_out),
     KV_NUMBER(TierEngineStats, "tier_in_flight_bytes", in_flight_bytes),
     KV_NUMBER(TierEngineStats, "tier_window_bytes", window_bytes),
     KV_NUMBER(TierEngineStats, "tier_quarantined_bytes", quarantined_bytes),
@@ -220,10 +221,17 @@ TEST_F(MetricsTest, TierThatDidNotOpenShowsTheEnginesNumbersOnly) {
 TEST_F(MetricsTest, DaemonAndTiersAreDescribed) {
   EXPECT_THAT(text_, HasSubstr("kvstreamd_info{version=\"1.2.3\","
                                "boot=\"000000000000000000000000000000ab\"} 1\n"));
-  EXPECT_THAT(text_, HasSubstr("\nkvstreamd_ready 1\n"));
   EXPECT_THAT(text_, HasSubstr("kvstreamd_tier_info{tier=\"nvme\",io_engine=\"io_uring\","
                                "direct=\"true\",alignment_bytes=\"512\","
                                "registered_buffers=\"false\"} 1\n"));
+}
+
+TEST_F(MetricsTest, ADaemonIsReadyUntilItDrains) {
+  EXPECT_THAT(text_, HasSubstr("\nkvstreamd_ready 0\n"));
+  const uint64_t draining = world_->engine.draining.Get();
+  world_->engine.draining.Set(0);
+  EXPECT_THAT(Get(server_->port(), "/metrics"), HasSubstr("\nkvstreamd_ready 1\n"));
+  world_->engine.draining.Set(draining);
 }
 
 TEST_F(MetricsTest, HistogramsAreCumulativeAndInSeconds) {

@@ -228,7 +228,8 @@ RpcOptions Rig::Options() const {
   options.facts.limits = limits;
   options.facts.tier_names = {"nvme", "pfs"};
   options.status.stats = &stats;
-  options.status.tiers = {{"nvme", "/nvme", nullptr}};
+  options.status.tiers = {{"nvme", "/nvme", nullptr, "no such directory"},
+                          {"pfs", "/pfs", &pfs, ""}};
   return options;
 }
 

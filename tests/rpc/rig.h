@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -24,6 +25,7 @@
 #include "server/engine/events.h"
 #include "server/rpc/handoff_server.h"
 #include "server/rpc/rpc_server.h"
+#include "tests/support/fake_tier.h"
 
 namespace kvstream::rpc {
 
@@ -113,6 +115,11 @@ v1::Namespace TestNamespace();
 std::string CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                     const std::string& request);
 
+// Of a tier that nobody asks for anything.
+struct NoCompletions final : tier::CompletionSink {
+  void OnCompletions(std::span<tier::Completion>) override {}
+};
+
 // Both servers and a channel.
 struct Rig {
   explicit Rig(const Limits& limits = TestLimits(), bool reflection = true);
@@ -130,6 +137,9 @@ struct Rig {
   engine::EngineStats stats;
   RpcStats rpc_stats;
   RecordingPoster poster;
+  // Shown as the second tier, which opened; the first did not.
+  NoCompletions no_completions;
+  test::FakeTier pfs{{}, &no_completions};
   store::NamespaceRegistry namespaces;
   std::unique_ptr<HandoffServer> handoff;
   std::unique_ptr<RpcServer> server;

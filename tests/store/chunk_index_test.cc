@@ -76,6 +76,14 @@ TEST_F(ChunkIndexTest, VisibleMeansThatSomeCopyIsThere) {
   EXPECT_EQ(index_.chunks(), 0u);
 }
 
+TEST_F(ChunkIndexTest, ReadableIsWhatIsStagedOrOnATierInService) {
+  Add(one_, kNvme);
+  EXPECT_TRUE(index_.Find(key_)->ReadableFrom(TierSet::Of(kNvme)));
+  EXPECT_FALSE(index_.Find(key_)->ReadableFrom(TierSet::Of(kPfs)));
+  Stage(two_);
+  EXPECT_TRUE(index_.Find(key_)->ReadableFrom({}));
+}
+
 TEST_F(ChunkIndexTest, TwoContentsOfOneKeyStayApart) {
   Add(one_, kNvme);
   Add(two_, kPfs);

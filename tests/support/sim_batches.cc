@@ -167,12 +167,12 @@ std::unique_ptr<SimWorld> RandomWorld(uint64_t seed) {
   const std::vector<Stored> store = RandomStore(random, options.tiers.size());
   auto world = std::make_unique<SimWorld>(options);
   AddRandomBatches(random, store, world.get());
-  const double flip_chance = random.Chance(0.3) ? 0.5 : 0;
+  const double flip_chance = random.Chance(0.2) ? 0.9 : random.Chance(0.3) ? 0.5 : 0;
   for (uint32_t t = 0; t < options.tiers.size(); ++t) {
     for (TimeNs at = 0; random.Chance(flip_chance);) {
-      at += RandomTime(random, 0, kHorizon);
+      at += RandomTime(random, 0, flip_chance > 0.5 ? kHorizon / 10 : kHorizon);
       world->SetTierInServiceAt(at, TierId{t}, false);
-      at += RandomTime(random, 0, kHorizon / 2);
+      at += RandomTime(random, 0, flip_chance > 0.5 ? kHorizon / 10 : kHorizon / 2);
       world->SetTierInServiceAt(at, TierId{t}, true);
     }
   }

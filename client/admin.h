@@ -1,0 +1,45 @@
+// The operator's calls to kvstreamd, without a session.
+//
+// Thread rule: any thread; calls block. Ownership: owns its channel.
+// Errors: the words of kvstream.v1, as absl::Status. UNAVAILABLE and DEADLINE_EXCEEDED also say
+// that the daemon is gone or does not answer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kvstream/v1/admin.grpc.pb.h"
+
+namespace kvstream {
+
+class Admin {
+ public:
+  // A call takes at most `call_timeout`.
+  Admin(const std::string& grpc_socket, absl::Duration call_timeout);
+
+  // Takes a tier out of service or brings it back. A tier that was brought back is still
+  // TIER_STATE_OUT while its quarantine is full.
+  absl::StatusOr<v1::TierState> SetTierInService(const std::string& tier, bool in_service);
+
+  // Waits for the drain for at most `timeout`, zero meaning the daemon's own.
+  absl::StatusOr<v1::DrainReply> Drain(absl::Duration timeout);
+
+  absl::StatusOr<v1::SetLogLevelReply> SetLogLevel(const std::string& level);
+
+  // Calls `on_status` at once and then every interval until it returns false: OK then, otherwise
+  // why the watch ended.
+  absl::Status Watch(absl::Duration interval,
+                     const std::function<bool(const v1::Status&)>& on_status);
+
+ private:
+  void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) const;
+
+  const absl::Duration call_timeout_;
+  const std::unique_ptr<v1::Admin::Stub> stub_;
+};
+
+}  // namespace kvstream

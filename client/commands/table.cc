@@ -1,0 +1,48 @@
+// The commands of kvstreamctl.
+#include "client/commands/command.h"
+
+namespace kvstream::ctl {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"status", "", "Tells what the daemon is doing", "", RunStatus},
+    {"watch", "[--interval MS] [--count N]",
+     "Tells what the daemon is doing, a line every interval",
+     "\nRates are those since the line before. With --json each line is a status object.\n",
+     RunWatch},
+    {"put", "--namespace NAME --key TEXT FILE", "Stores a file as one chunk",
+     "\nThe namespace is made of NAME and the file's size; the chunk's key is the XXH3-128\n"
+     "digest of TEXT. A key that exists already keeps its bytes.\n",
+     RunPut},
+    {"get", "--namespace NAME --key TEXT --bytes SIZE [--out FILE]", "Reads a chunk back",
+     "\nSIZE is the size of the file that was put. A miss ends with exit code 1.\n", RunGet},
+    {"lookup", "--namespace NAME --bytes SIZE --key TEXT ...", "Tells which chunks could be read",
+     "\nThe keys are taken as the chunks of one prefix, in their order.\n", RunLookup},
+    {"replay", "(--trace FILE | --generate N) [options]",
+     "Replays a request trace as an engine would, and verifies every byte that it reads",
+     "\nEach request is looked up; the chunks that hit are read and verified; then, as after\n"
+     "a forward pass, the rest is stored. Chunks hold what their ids say, so a wrong byte\n"
+     "tells its origin. When the daemon goes away, the replay waits for it, connects again\n"
+     "and repeats the step. The bytes of tiers are the daemon's own counters: other clients'\n"
+     "reads and writes are in them.\n",
+     RunReplay},
+    {"tier", "NAME out|in", "Takes a tier out of service or brings it back",
+     "\nA tier that is out starts no reads and no writes; what only it holds is a miss until it\n"
+     "is back. The daemon forgets this when it restarts.\n",
+     RunTier, "out in"},
+    {"drain", "[--timeout-ms MS]",
+     "Makes the daemon refuse new operations and write what is staged",
+     "\nEnds with exit code 1 when that was not done in time. The daemon goes on draining\n"
+     "until it is stopped.\n",
+     RunDrain},
+    {"log-level", "LEVEL", "Changes what the daemon logs, until it restarts",
+     "\nLEVEL is trace, debug, info, warn or error.\n", RunLogLevel, "trace debug info warn error"},
+    {"completion", "bash|zsh", "Prints a completion script for a shell",
+     "\nTo use it now: source <(kvstreamctl completion bash)\n", RunCompletion, "bash zsh"},
+};
+
+}  // namespace
+
+std::span<const Command> Commands() { return kCommands; }
+
+}  // namespace kvstream::ctl

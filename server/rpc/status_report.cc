@@ -1,0 +1,136 @@
+#include "server/rpc/status_report.h"
+
+#include <algorithm>
+
+#include "server/base/clock.h"
+#include "server/rpc/encode.h"
+
+namespace kvstream::rpc {
+namespace {
+
+void FillPool(const engine::EngineStats& stats, v1::PoolStatus* pool) {
+  pool->set_bytes(stats.pool_bytes.Get());
+  pool->set_reserved_bytes(stats.pool_reserved_bytes.Get());
+  pool->set_used_bytes(stats.pool_used_bytes.Get());
+  pool->set_staged_bytes(stats.staged_bytes.Get());
+  pool->set_huge_pages(stats.pool_huge_pages.Get() != 0);
+}
+
+void FillSessions(const engine::EngineStats& stats, v1::SessionsStatus* sessions) {
+  sessions->set_open(stats.sessions_open.Get());
+  sessions->set_opened(stats.sessions_opened.Get());
+  sessions->set_host_buffers(stats.host_buffers.Get());
+  sessions->set_host_buffer_bytes(stats.host_buffer_bytes.Get());
+  sessions->set_leases(stats.leases.Get());
+  sessions->set_leased_chunks(stats.leased_chunks.Get());
+}
+
+void FillOperations(const engine::EngineStats& stats, v1::OperationsStatus* operations) {
+  operations->set_running(stats.operations_running.Get());
+  operations->set_read_steps(stats.read_steps.Get());
+  operations->set_stores(stats.stores.Get());
+  operations->set_lookups(stats.lookups.Get());
+  operations->set_chunks_delivered(stats.chunks_delivered.Get());
+  operations->set_chunks_failed(stats.chunks_failed.Get());
+  operations->set_chunks_stored(stats.chunks_stored.Get());
+  operations->set_chunks_existed(stats.chunks_existed.Get());
+  operations->set_chunks_dropped(stats.chunks_dropped.Get());
+  operations->set_bytes_delivered(stats.bytes_delivered.Get());
+  operations->set_bytes_stored(stats.bytes_stored.Get());
+  operations->set_bytes_from_pool(stats.bytes_from_pool.Get());
+}
+
+void FillTierFromEngine(const engine::TierEngineStats& stats, v1::TierStatus* out) {
+  out->set_chunks_written(stats.chunks_written.Get());
+  out->set_corrupt_reads(stats.corrupt_reads.Get());
+  out->set_in_flight_bytes(stats.in_flight_bytes.Get());
+  out->set_window_bytes(stats.window_bytes.Get());
+  out->set_quarantined_bytes(stats.quarantined_bytes.Get());
+  out->set_quarantine_limit_bytes(stats.quarantine_limit_bytes.Get());
+  out->set_write_backlog_bytes(stats.write_backlog_bytes.Get());
+  out->set_writes_dropped(stats.writes_dropped.Get());
+  out->set_read_rate(stats.read_rate.Get());
+  out->set_write_rate(stats.write_rate.Get());
+}
+
+void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
+                       const tier::TierStats& stats, v1::Status* status) {
+  const std::string tier = "tier " + name;
+  if (!facts.engine_reason.empty()) {
+    status->add_conditions(tier + " uses threads for its I/O: " + facts.engine_reason);
+  }
+  if (!facts.direct) {
+    status->add_conditions(tier + " uses buffered I/O: " + facts.buffered_reason);
+  }
+  if (facts.io_engine == "io_uring" && !facts.registered_buffers) {
+    status->add_conditions(tier +
+                           " reads without registered buffers: the locked-memory limit is low");
+  }
+  if (stats.descriptor_shortages.Get() != 0) {
+    status->add_conditions(tier + " met the limit of open files: raise LimitNOFILE");
+  }
+}
+
+}  // namespace
+
+void StatusReport::FillTier(uint32_t tier, v1::Status* status) const {
+  const StatusSource::TierRow& row = source_.tiers[tier];
+  const engine::TierEngineStats& engine_stats = source_.stats->tiers[tier];
+  v1::TierStatus* out = status->add_tiers();
+  out->set_name(row.name);
+  out->set_root(row.root);
+  FillTierFromEngine(engine_stats, out);
+  if (row.tier == nullptr) {
+    out->set_state(v1::TIER_STATE_OUT);
+    status->add_conditions("tier " + row.name + " did not open and is not used");
+    return;
+  }
+  const bool in_service = engine_stats.out.Get() == 0;
+  out->set_state(in_service ? v1::TIER_STATE_OK : v1::TIER_STATE_OUT);
+  if (!in_service) {
+    status->add_conditions(
+        "tier " + row.name + " is out of service: " +
+        (engine_stats.held_out.Get() != 0 ? "taken out by an operator" : "its quarantine is full"));
+  }
+  const tier::TierFacts& facts = row.tier->facts();
+  out->set_io_engine(facts.io_engine);
+  out->set_direct(facts.direct);
+  out->set_alignment(facts.alignment);
+  out->set_registered_buffers(facts.registered_buffers);
+  out->set_engine_reason(facts.engine_reason);
+  out->set_buffered_reason(facts.buffered_reason);
+  const tier::TierStats& stats = row.tier->stats();
+  AddTierConditions(row.name, facts, stats, status);
+  out->set_descriptor_shortages(stats.descriptor_shortages.Get());
+  out->set_bytes_read(stats.bytes_read.Get());
+  out->set_bytes_written(stats.bytes_written.Get());
+  out->set_read_errors(stats.read_errors.Get());
+  out->set_write_errors(stats.write_errors.Get());
+}
+
+void StatusReport::Fill(v1::Status* status) const {
+  const engine::EngineStats& stats = *source_.stats;
+  const Readiness::State state = readiness_.Get();
+  status->set_boot_id(RawBytes(facts_.boot_id));
+  status->set_version(facts_.version);
+  status->set_uptime_ms(static_cast<uint64_t>((Now() - source_.started) / kMillisecond));
+  status->set_ready(state.ready);
+  status->set_draining(stats.draining.Get() != 0);
+  for (const std::string& condition : state.conditions) status->add_conditions(condition);
+  for (uint32_t tier = 0; tier < source_.tiers.size(); ++tier) FillTier(tier, status);
+  if (std::all_of(status->tiers().begin(), status->tiers().end(),
+                  [](const v1::TierStatus& t) { return t.state() == v1::TIER_STATE_OUT; })) {
+    status->add_conditions("no tier is in service: chunks are read from the staging pool alone");
+  }
+  FillPool(stats, status->mutable_pool());
+  FillSessions(stats, status->mutable_sessions());
+  FillOperations(stats, status->mutable_operations());
+  status->mutable_index()->set_chunks(stats.index_chunks.Get());
+  status->mutable_index()->set_namespaces(namespaces_.List().size());
+  for (const std::string& gpu : source_.gpus) status->add_gpus(gpu);
+  if (source_.gpus.empty()) status->add_gpus("null");
+  status->set_metrics_address(source_.metrics_address);
+  EncodeLimits(facts_.limits, status->mutable_limits());
+}
+
+}  // namespace kvstream::rpc
