@@ -168,7 +168,6 @@ bool IoLoop::Join(TimeNs deadline) {
     if (!WaitUntil(lock, changed_, until, [this] { return ended_; })) return false;
   }
   thread_.join();
-  queue_.reset();
   return true;
 }
 

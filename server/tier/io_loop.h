@@ -104,7 +104,8 @@ class IoLoop {
   bool ended_ = false;
   absl::Status set_up_status_;
 
-  // Made by the loop's thread and destroyed after it, because any thread may wake it.
+  // Made by the loop's thread and kept for as long as the loop, because any thread may wake it,
+  // one that was left behind even after Join.
   std::unique_ptr<IoQueue> queue_;
   // Of the loop's thread.
   OperationTable operations_;
