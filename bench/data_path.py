@@ -29,17 +29,29 @@ STAGES = (("tier read", re.compile(r"tier\d+-read.*")), ("tier write", re.compil
 
 
 def cpu_seconds(pid):
-    """CPU seconds of a process by stage, up to now."""
-    seconds = dict.fromkeys((name for name, _ in STAGES), 0.0)
+    """A process' tasks, up to now: stage and CPU seconds of each."""
     tasks = pathlib.Path(f"/proc/{pid}/task")
+    seconds = {}
     for task in tasks.iterdir():
-        name = (task / "comm").read_text().strip()
-        # A worker of io_uring's is named after the thread whose ring it serves.
-        if name.startswith("iou-wrk-"):
-            name = (tasks / name.removeprefix("iou-wrk-") / "comm").read_text().strip()
-        stage = next(stage for stage, pattern in STAGES if pattern.fullmatch(name))
-        seconds[stage] += int((task / "schedstat").read_text().split()[0]) / 1e9
+        try:
+            name = (task / "comm").read_text().strip()
+            # A worker of io_uring's is named after the thread whose ring it serves.
+            if name.startswith("iou-wrk-"):
+                name = (tasks / name.removeprefix("iou-wrk-") / "comm").read_text().strip()
+            spent = int((task / "schedstat").read_text().split()[0]) / 1e9
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It has just ended.
+        seconds[task.name] = (next(stage for stage, pattern in STAGES if pattern.fullmatch(name)),
+                              spent)
     return seconds
+
+
+def spent_between(before, after, gb):
+    """CPU seconds per GB by stage. Tasks that have ended are left out: idle workers do."""
+    stages = dict.fromkeys((name for name, _ in STAGES), 0.0)
+    for task, (stage, seconds) in after.items():
+        stages[stage] += (seconds - before.get(task, (stage, 0.0))[1]) / gb
+    return {stage: round(seconds, 4) for stage, seconds in stages.items()}
 
 
 def make_root(stack, folder, name, args):
@@ -76,8 +88,7 @@ def measure(args, cores):
             before = cpu_seconds(daemon.process.pid)
             row = next(stores if store else reads)
             after = cpu_seconds(daemon.process.pid)
-            gb = row["bytes"] / 1e9
-            stages = {stage: round((after[stage] - before[stage]) / gb, 4) for stage in after}
+            stages = spent_between(before, after, row["bytes"] / 1e9)
             row = {"bench": "data_path", "operation": "store" if store else "read_step",
                    "round": number, "cores": cores or "all", "io_engine": tier["io_engine"],
                    "direct": tier.get("direct", False),
