@@ -24,7 +24,7 @@ std::string Help(Globals* globals) {
       "  0  done\n"
       "  1  failed: a miss, a dropped chunk, wrong bytes, a file that cannot be read or written\n"
       "  2  wrong usage\n"
-      "  3  the daemon is not there, does not answer, or went away\n";
+      "  3  the daemon is not there, does not answer, drains, or went away\n";
   return help;
 }
 

@@ -103,14 +103,24 @@ absl::Status CheckMemory(const config::Options& options) {
                                       " MiB are available; it takes " + memory.raise);
 }
 
-std::vector<std::string> LimitConditions(const config::Options& options, bool huge_pages) {
+// Tiers that keep no more files open than the limit has descriptors for.
+config::Options WithinLimits(config::Options options, const Limit& files) {
+  const uint32_t most = OpenFilesPerTier(files, options.tiers.size());
+  for (config::TierOptions& tier : options.tiers) tier.open_files = std::min(tier.open_files, most);
+  return options;
+}
+
+std::vector<std::string> LimitConditions(const config::Options& options, const Limit& files,
+                                         bool huge_pages) {
   std::vector<std::string> conditions;
-  if (const Limit files = OpenFiles(options); !files.enough()) {
+  if (!files.enough()) {
     spdlog::warn("limit of open files is low: need={} limit={} raise={}", files.need, files.have,
                  files.raise);
     conditions.push_back("the limit of open files, " + std::to_string(files.have) +
                          ", is less than the " + std::to_string(files.need) +
-                         " that the tiers may need: raise it with " + files.raise);
+                         " that tiers and sessions may need, so tiers keep fewer files open: raise "
+                         "it with " +
+                         files.raise);
   }
   if (!huge_pages) {
     const std::string raise = HugePages(options).raise;
@@ -124,20 +134,21 @@ std::vector<std::string> LimitConditions(const config::Options& options, bool hu
 
 const char kVersion[] = KVSTREAM_VERSION;
 
-Daemon::Daemon(const config::Options& options) : options_(options), started_(Now()) {
+Daemon::Daemon(const config::Options& options)
+    : files_(OpenFiles(options)), options_(WithinLimits(options, files_)), started_(Now()) {
   boot_id_.bytes = RandomBytes16();
   facts_.version = kVersion;
   facts_.boot = boot_id_;
 }
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const config::Options& options) {
+  RaiseOpenFiles();
   std::unique_ptr<Daemon> daemon(new Daemon(options));
   if (auto status = daemon->StartParts(); !status.ok()) return status;
   return daemon;
 }
 
 absl::Status Daemon::StartParts() {
-  RaiseOpenFiles();
   const auto roots = CheckRoots(options_.tiers);
   if (!roots.ok()) return roots.status();
   if (auto status = CheckMemory(options_); !status.ok()) return status;
@@ -241,7 +252,7 @@ absl::Status Daemon::StartServers() {
   if (!server.ok()) return server.status();
   rpc_ = std::move(*server);
   facts_.ready.Set(1);
-  rpc_->SetReady(true, LimitConditions(options_, pool_->huge_pages()));
+  rpc_->SetReady(true, LimitConditions(options_, files_, pool_->huge_pages()));
   spdlog::info("serving: version={} boot={} socket={} metrics={}", kVersion, ToHex(boot_id_),
                options_.grpc_socket, metrics_address());
   return absl::OkStatus();
@@ -261,7 +272,10 @@ bool Daemon::Stop() {
     spdlog::warn("not drained in time: staged_bytes={} operations={}",
                  engine_->stats().staged_bytes.Get(), engine_->stats().operations_running.Get());
   }
-  engine_->EndSessions(Now() + kEndSessions);
+  if (!engine_->EndSessions(Now() + kEndSessions)) {
+    spdlog::warn("sessions or reads have not ended in time: sessions={}",
+                 engine_->stats().sessions_open.Get());
+  }
   if (rpc_ != nullptr) rpc_->Shutdown(kStreamGrace);
   engine_->Stop();
   bool clean = true;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "server/base/unique_fd.h"
 #include "server/config/options.h"
+#include "server/limits.h"
 #include "server/engine/engine.h"
 #include "server/gpu/gpu.h"
 #include "server/memory/sealed_memory.h"
@@ -58,6 +59,8 @@ class Daemon {
   absl::Status StartServers();
   std::vector<tier::Tier*> tiers() const;
 
+  // As it was when the daemon started.
+  const Limit files_;
   const config::Options options_;
   BootId boot_id_;
   TimeNs started_;

@@ -20,8 +20,10 @@ constexpr uint64_t kRingsPerTier = 2;
 constexpr uint64_t kRingBytes = 128 * kKiB;
 // What the daemon needs besides the pool and the sessions' host buffers.
 constexpr uint64_t kOtherMemoryBytes = 256 * kMiB;
-// Sockets, sessions, host buffers, rings and files being written.
+// Sockets, rings, files being written, and some host buffers.
 constexpr uint64_t kOtherDescriptors = 256;
+// Its handoff connection, its gRPC connection, and a host buffer.
+constexpr uint64_t kDescriptorsPerSession = 3;
 
 uint64_t SoftLimit(__rlimit_resource resource) {
   rlimit limit{};
@@ -66,20 +68,6 @@ std::string CgroupOf(const std::string& controller) {
   return "";
 }
 
-// What a cgroup's limit leaves, in its own folder or, where a container shows only that, the root.
-uint64_t CgroupRoom(const std::string& root, const std::string& group, const char* limit_file,
-                    const char* used_file) {
-  uint64_t room = Limit::kNone;
-  for (const std::string& folder : {root + group, root}) {
-    const auto limit = ReadNumber(folder + "/" + limit_file);
-    const auto used = ReadNumber(folder + "/" + used_file);
-    if (limit.has_value() && used.has_value()) {
-      room = std::min(room, *limit > *used ? *limit - *used : 0);
-    }
-  }
-  return room;
-}
-
 }  // namespace
 
 Limit LockedMemory(const config::Options& options) {
@@ -93,20 +81,45 @@ Limit LockedMemory(const config::Options& options) {
 }
 
 Limit OpenFiles(const config::Options& options) {
-  uint64_t need = kOtherDescriptors;
+  uint64_t need = kOtherDescriptors + kDescriptorsPerSession * options.sessions_max;
   for (const config::TierOptions& tier : options.tiers) need += tier.open_files;
   return {.need = need,
           .have = SoftLimit(RLIMIT_NOFILE),
           .raise = "ulimit -n, or LimitNOFILE= of the service"};
 }
 
+uint32_t OpenFilesPerTier(const Limit& files, size_t tiers) {
+  if (files.enough()) return UINT32_MAX;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(files.have / 4 / tiers, 4, UINT32_MAX));
+}
+
+uint64_t RoomInCgroup(const std::string& mount, std::string group, const CgroupFiles& files) {
+  uint64_t room = Limit::kNone;
+  while (true) {
+    const std::string folder = mount + group + "/";
+    const auto limit = ReadNumber(folder + files.limit);
+    const auto used = ReadNumber(folder + files.used);
+    if (limit.has_value() && used.has_value()) {
+      // The page cache of files is given back when it is needed.
+      const uint64_t cache = ReadField(folder + "memory.stat", files.inactive_file).value_or(0) +
+                             ReadField(folder + "memory.stat", files.active_file).value_or(0);
+      const uint64_t held = *used - std::min(*used, cache);
+      room = std::min(room, *limit > held ? *limit - held : 0);
+    }
+    const size_t slash = group.rfind('/');
+    if (group.empty() || slash == std::string::npos) return room;
+    group.resize(slash);
+  }
+}
+
 Limit Memory(const config::Options& options) {
   const auto available_kib = ReadField("/proc/meminfo", "MemAvailable:");
   const uint64_t machine = available_kib.has_value() ? *available_kib * kKiB : Limit::kNone;
-  const uint64_t v1 = CgroupRoom("/sys/fs/cgroup/memory", CgroupOf("memory"),
-                                 "memory.limit_in_bytes", "memory.usage_in_bytes");
-  const uint64_t v2 = CgroupRoom("/sys/fs/cgroup", CgroupOf(""), "memory.max", "memory.current");
-  return {.need = options.pool_bytes + kOtherMemoryBytes,
+  const uint64_t v1 = RoomInCgroup("/sys/fs/cgroup/memory", CgroupOf("memory"), kCgroupV1);
+  const uint64_t v2 = RoomInCgroup("/sys/fs/cgroup", CgroupOf(""), kCgroupV2);
+  // Reserved huge pages are nobody else's: they are not in what is available.
+  const uint64_t pool = HugePages(options).enough() ? 0 : options.pool_bytes;
+  return {.need = pool + kOtherMemoryBytes,
           .have = std::min({machine, v1, v2}),
           .raise = "a smaller pool.mib, or more memory for the machine or the cgroup"};
 }

@@ -29,7 +29,7 @@ constexpr char kUsage[] =
     "  --check_config     check the configuration, report every error, and exit\n"
     "  --preflight        print what the configuration needs of this machine, what there is and "
     "how\n"
-    "                     to raise it, and exit: 0 when the daemon would start, else 1\n"
+    "                     to raise it, and exit: 0 when the limits allow a start, else 1\n"
     "  --log_level LEVEL  trace, debug, info, warn or error; overrides the configuration\n"
     "  --version          print the version and exit\n"
     "  --help             print this and exit\n"

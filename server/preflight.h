@@ -11,7 +11,7 @@ namespace kvstream {
 struct Preflight {
   // A table, a line each.
   std::string report;
-  // Nothing keeps the daemon from starting; it may start degraded.
+  // No limit keeps the daemon from starting; it may start degraded, and tiers may still fail.
   bool starts = true;
 };
 

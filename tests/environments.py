@@ -6,7 +6,7 @@ Usage: environments.py KVSTREAMD KVSTREAMCTL [REGEX]
 
 Needs root. REGEX picks rows by their name. A row that this machine cannot make is skipped, with the
 reason. Exit code 1 when a replay fails or reads a wrong byte. kernel.io_uring_disabled is set for
-the moment that one daemon starts, and restored.
+the moment that one daemon starts and vm.nr_hugepages while each row runs; both are restored.
 """
 
 import contextlib
@@ -27,6 +27,8 @@ PATIENCE_S = 60
 IMAGE_BYTES = 400 << 20
 NOBODY = 65534
 IO_URING_SETUP = 425
+HUGE_PAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
+MEMORY_GROUPS = pathlib.Path("/sys/fs/cgroup/memory")
 IO_URING_DISABLED = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
 COLUMNS = ("environment", "engine", "direct", "alignment", "registered", "replay exit",
            "wrong bytes", "hits of possible", "conditions")
@@ -58,6 +60,8 @@ class Place:
         self.prefix = []
         self.before_exec = lambda: None
         self.while_starting = contextlib.nullcontext()
+        # Part of the message with which the daemon must refuse to start.
+        self.refused_for = None
         self.undo = contextlib.ExitStack()
 
     def mount(self, *arguments):
@@ -164,9 +168,30 @@ def open_files(place):
     place.before_exec = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
 
-def no_huge_pages(_):
-    if pathlib.Path("/proc/sys/vm/nr_hugepages").read_text(encoding="ascii").strip() != "0":
-        raise Skip("this machine has reserved huge pages")
+@contextlib.contextmanager
+def huge_pages(count):
+    """Reserves so many huge pages, as far as the machine has them."""
+    before = HUGE_PAGES.read_text(encoding="ascii")
+    try:
+        HUGE_PAGES.write_text(str(count), encoding="ascii")
+        yield
+    finally:
+        HUGE_PAGES.write_text(before, encoding="ascii")
+
+
+def no_huge_pages(place):
+    place.undo.enter_context(huge_pages(0))
+
+
+def little_memory(place):
+    if not MEMORY_GROUPS.is_dir():
+        raise Skip("this machine has no memory controller of cgroup version 1")
+    group = MEMORY_GROUPS / place.folder.name
+    group.mkdir()
+    place.undo.callback(group.rmdir)
+    (group / "memory.limit_in_bytes").write_text(str(128 << 20), encoding="ascii")
+    place.before_exec = lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
+    place.refused_for = "pool.mib"
 
 
 ROWS = (
@@ -186,6 +211,7 @@ ROWS = (
     ("RLIMIT_MEMLOCK 64 KiB, no capabilities", locked_memory),
     ("RLIMIT_NOFILE 64", open_files),
     ("no huge pages", no_huge_pages),
+    ("128 MiB of memory for the cgroup", little_memory),
 )
 
 
@@ -242,8 +268,11 @@ def measure(daemon, ctl, place):
     node = Node(daemon, ctl, place)
     try:
         node.start()
-        code, report = node.ctl("replay", "--generate", "60", "--chunk-bytes", "256KiB",
-                                "--segment-bytes", "64KiB")
+        replay = ("replay", "--generate", "60", "--chunk-bytes", "256KiB", "--segment-bytes",
+                  "64KiB")
+        code, report = node.ctl(*replay)
+        # A daemon that the first left without something must not refuse the next.
+        code = code or node.ctl(*replay, "--seed", "2")[0]
         status = node.ctl("status")[1]
     finally:
         node.stop()
@@ -269,7 +298,8 @@ def row(daemon, ctl, name, make):
             except Skip as reason:
                 return (name, f"skipped: {reason}"), True
             except RuntimeError as reason:
-                return (name, f"did not start: {reason}"), False
+                expected = place.refused_for and place.refused_for in str(reason)
+                return (name, f"does not start: {reason}"), bool(expected)
     return (name, *cells), cells[4:6] == ("0", "0")
 
 
@@ -285,7 +315,9 @@ def main():
     for name, make in ROWS:
         if not wanted.search(name):
             continue
-        cells, as_it_must_be = row(daemon, ctl, name, make)
+        # Enough for the pool, so that each row shows its own condition alone.
+        with huge_pages(32):
+            cells, as_it_must_be = row(daemon, ctl, name, make)
         good = good and as_it_must_be
         print("| " + " | ".join(cells + ("",) * (len(COLUMNS) - len(cells))) + " |", flush=True)
     sys.exit(0 if good else 1)

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -18,6 +21,7 @@ namespace {
 config::Options TwoTiers() {
   config::Options options;
   options.pool_bytes = 64 * kMiB;
+  options.sessions_max = 10;
   options.tiers.resize(2);
   for (config::TierOptions& tier : options.tiers) tier.open_files = 1000;
   return options;
@@ -56,7 +60,7 @@ TEST(LimitsTest, OpenFilesOfAllTiersCountAndTheSoftLimitIsRaised) {
   const rlimit low{256, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
   const Limit files = OpenFiles(TwoTiers());
-  EXPECT_EQ(files.need, 2256u);
+  EXPECT_EQ(files.need, 2256u + 3 * 10);
   EXPECT_EQ(files.have, 256u);
   EXPECT_FALSE(files.enough());
   RaiseOpenFiles();
@@ -84,6 +88,34 @@ TEST(LimitsTest, HugePagesAreCountedInWholePages) {
   options.pool_bytes = 64 * kMiB + 1;
   EXPECT_GT(HugePages(options).need, options.pool_bytes);
   EXPECT_NE(HugePages(options).raise.find("vm.nr_hugepages="), std::string::npos);
+}
+
+TEST(LimitsTest, ALowLimitOfOpenFilesLeavesMostOfThemToTheRestOfTheDaemon) {
+  EXPECT_EQ(OpenFilesPerTier({.need = 100, .have = 100}, 2), UINT32_MAX);
+  EXPECT_EQ(OpenFilesPerTier({.need = 2286, .have = 1024}, 2), 128u);
+  EXPECT_EQ(OpenFilesPerTier({.need = 2286, .have = 8}, 8), 4u);
+}
+
+TEST(LimitsTest, TheTightestCgroupCountsAndPageCacheIsNotHeld) {
+  std::string root = (std::filesystem::temp_directory_path() / "kvstream-cgroup-XXXXXX").string();
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const auto write = [&](const std::string& group, const std::string& file, const char* text) {
+    std::filesystem::create_directories(root + group);
+    std::ofstream(root + group + "/" + file) << text;
+  };
+  EXPECT_EQ(RoomInCgroup(root, "/a/b", kCgroupV2), Limit::kNone);
+  write("/a/b", "memory.max", "max");
+  write("/a/b", "memory.current", "500");
+  EXPECT_EQ(RoomInCgroup(root, "/a/b", kCgroupV2), Limit::kNone);
+  write("/a", "memory.max", "1000");
+  write("/a", "memory.current", "900");
+  EXPECT_EQ(RoomInCgroup(root, "/a/b", kCgroupV2), 100u);
+  write("/a", "memory.stat", "anon 50\ninactive_file 300\nactive_file 400\n");
+  EXPECT_EQ(RoomInCgroup(root, "/a/b", kCgroupV2), 800u);
+  write("", "memory.limit_in_bytes", "100");
+  write("", "memory.usage_in_bytes", "200");
+  EXPECT_EQ(RoomInCgroup(root, "/a/b", kCgroupV1), 0u);
+  std::filesystem::remove_all(root);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ enum ExitCode : int {
   // The answer is no: a miss, a dropped chunk, wrong bytes, a file that cannot be read.
   kFailed = 1,
   kUsage = 2,
-  // The daemon is not there, does not answer, or went away.
+  // The daemon is not there, does not answer, drains, or went away.
   kUnreachable = 3,
 };
 

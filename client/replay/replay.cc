@@ -276,7 +276,10 @@ absl::Status Replay::ReadCounters() {
   for (;;) {
     const auto status = client_->GetStatus();
     if (!status.ok()) return status.status();
-    if (status->pool().staged_bytes() > 0 && absl::Now() < deadline) {
+    // Second copies may wait for a tier that is out for as long as it is.
+    const bool all_in = std::all_of(status->tiers().begin(), status->tiers().end(),
+                                    [](const auto& t) { return t.state() == v1::TIER_STATE_OK; });
+    if (all_in && status->pool().staged_bytes() > 0 && absl::Now() < deadline) {
       absl::SleepFor(absl::Milliseconds(20));  // What is written late counts too.
       continue;
     }

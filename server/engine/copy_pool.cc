@@ -14,13 +14,14 @@ CopyPool::CopyPool(uint32_t threads, absl::AnyInvocable<void(const CopyResult&)>
   for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
-CopyPool::~CopyPool() {
+void CopyPool::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
     changed_.NotifyAll();
   }
   for (auto& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void CopyPool::Submit(CopyJob job) {

@@ -53,12 +53,14 @@ struct CopyResult {
 class CopyPool {
  public:
   CopyPool(uint32_t threads, absl::AnyInvocable<void(const CopyResult&)> sink);
-  // Finishes what was submitted.
-  ~CopyPool();
+  ~CopyPool() { Stop(); }
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
 
   void Submit(CopyJob job);
+  // Finishes what was submitted and ends the threads: no destination is touched afterwards. Nothing
+  // may be submitted then. Idempotent.
+  void Stop();
 
  private:
   void Run();

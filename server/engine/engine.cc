@@ -77,6 +77,8 @@ void Engine::Stop() {
   stopping_ = true;
   mailbox_.Wake();
   thread_.join();
+  // What is still copied to clients ends here, before their handoff connections can close.
+  state_->copies.Stop();
   state_->unmapper.Stop();  // It still answers drops.
 }
 

@@ -11,6 +11,9 @@
 namespace kvstream::engine {
 namespace {
 
+// Writes that fail are counted each, and warned about once in so long.
+constexpr TimeNs kWarnEvery = 60 * kSecond;
+
 uint64_t HashOf(const KeyDigest& key) {
   uint64_t hash;
   std::memcpy(&hash, key.bytes.data() + 8, sizeof hash);
@@ -103,13 +106,13 @@ void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
     if (!MeetExisting(completion.ticket, write, completion, &ok)) return;
   }
   if (!ok) stats.failed_writes.Add();
-  if (!ok && !write_warned_[tier.value]) {
+  if (!ok && now >= quiet_until_[tier.value]) {
+    quiet_until_[tier.value] = now + kWarnEvery;
     spdlog::warn("writes fail: tier={} file={} code={} errno={} ({})",
                  parts_.tiers[tier.value]->options().name, chunk.path,
                  absl::StatusCodeToString(completion.code), completion.error,
                  std::strerror(completion.error));
   }
-  write_warned_[tier.value] = !ok;
   const StagedId id = write.chunk;
   writes_.erase(it);
   queue_.OnWritten(id, tier, ok, now);

@@ -120,7 +120,7 @@ class Staging {
   absl::flat_hash_map<StagedId, std::unique_ptr<StagedChunk>> chunks_;
   absl::flat_hash_map<KeyDigest, StagedId> by_key_;
   absl::flat_hash_map<Ticket, Write> writes_;
-  std::array<bool, kTiersMax> write_warned_{};  // Until a write succeeds again.
+  std::array<TimeNs, kTiersMax> quiet_until_{};  // No warning about failing writes before then.
   uint64_t next_id_ = 1;
   uint64_t next_ticket_ = 1;
   std::vector<DurableNotice> notices_;

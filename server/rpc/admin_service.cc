@@ -70,8 +70,13 @@ grpc::ServerUnaryReactor* AdminService::ListNamespaces(grpc::CallbackServerConte
                                                        const v1::ListNamespacesRequest*,
                                                        v1::ListNamespacesReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  PendingCall call(reactor);
+  if (auto s = call.Enter(gate_, 0); !s.ok()) {
+    call.Finish(s);
+    return reactor;
+  }
   poster_.Post(
-      engine::ListUsage{[this, reply, call = PendingCall(reactor)](const UsageMap& usage) mutable {
+      engine::ListUsage{[this, reply, call = std::move(call)](const UsageMap& usage) mutable {
         reply->set_boot_id(RawBytes(facts_.boot_id));
         FillNamespaces(usage, namespaces_, reply);
         call.Finish(absl::OkStatus());
@@ -117,6 +122,8 @@ grpc::ServerUnaryReactor* AdminService::SetTierState(grpc::CallbackServerContext
         "state", std::to_string(request->state()) + ", must be TIER_STATE_OK or TIER_STATE_OUT"));
   } else if (!tier.ok()) {
     call.Finish(tier.status());
+  } else if (auto s = call.Enter(gate_, 0); !s.ok()) {
+    call.Finish(s);
   } else {
     poster_.Post(engine::SetTierInService{
         *tier, !out, [this, reply, call = std::move(call)](bool in_service) mutable {
@@ -161,7 +168,8 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
         ToGrpcStatus(InvalidField("level", "\"" + request->level() + "\", must be " + kLogLevels)));
     return reactor;
   }
-  spdlog::info("log level changed: old={} new={}", old_level, request->level());
+  // What is not logged from here on should be explained.
+  spdlog::warn("log level changed: old={} new={}", old_level, request->level());
   reply->set_boot_id(RawBytes(facts_.boot_id));
   reply->set_old_level(old_level);
   reply->set_level(request->level());

@@ -12,6 +12,7 @@
 #include "kvstream/v1/admin.grpc.pb.h"
 #include "server/base/types.h"
 #include "server/engine/events.h"
+#include "server/rpc/call_gate.h"
 #include "server/rpc/facts.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/status_report.h"
@@ -23,12 +24,14 @@ namespace kvstream::rpc {
 class AdminService final : public v1::Admin::CallbackService {
  public:
   AdminService(const Facts& facts, const StatusSource& source, Readiness& readiness,
-               const store::NamespaceRegistry& namespaces, engine::EventPoster& poster)
+               const store::NamespaceRegistry& namespaces, engine::EventPoster& poster,
+               CallGate& gate)
       : facts_(facts),
         source_(source),
         readiness_(readiness),
         namespaces_(namespaces),
         poster_(poster),
+        gate_(gate),
         report_(facts, source, readiness, namespaces),
         watches_(report_) {}
 
@@ -66,6 +69,7 @@ class AdminService final : public v1::Admin::CallbackService {
   Readiness& readiness_;
   const store::NamespaceRegistry& namespaces_;
   engine::EventPoster& poster_;
+  CallGate& gate_;
   const StatusReport report_;
   StatusWatches watches_;
 };

@@ -58,21 +58,19 @@ grpc::ServerUnaryReactor* KvCacheService::RegisterMemory(grpc::CallbackServerCon
     call.Finish(spec.status());
     return reactor;
   }
-  auto room = gate_.Enter(0);
-  if (!room.ok()) {
-    call.Finish(room.status());
+  if (auto s = call.Enter(gate_, 0); !s.ok()) {
+    call.Finish(s);
     return reactor;
   }
-  poster_.Post(
-      engine::RegisterMemory{SessionId{request->session_id()}, *std::move(spec),
-                             [this, reply, room = *std::move(room),
-                              call = std::move(call)](absl::StatusOr<uint64_t> region) mutable {
-                               if (region.ok()) {
-                                 reply->set_boot_id(RawBytes(facts_.boot_id));
-                                 reply->set_region_id(*region);
-                               }
-                               call.Finish(region.status());
-                             }});
+  poster_.Post(engine::RegisterMemory{
+      SessionId{request->session_id()}, *std::move(spec),
+      [this, reply, call = std::move(call)](absl::StatusOr<uint64_t> region) mutable {
+        if (region.ok()) {
+          reply->set_boot_id(RawBytes(facts_.boot_id));
+          reply->set_region_id(*region);
+        }
+        call.Finish(region.status());
+      }});
   return reactor;
 }
 
@@ -81,15 +79,14 @@ grpc::ServerUnaryReactor* KvCacheService::UnregisterMemory(
     v1::UnregisterMemoryReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   PendingCall call(reactor);
-  auto room = gate_.Enter(0);
-  if (!room.ok()) {
-    call.Finish(room.status());
+  if (auto s = call.Enter(gate_, 0); !s.ok()) {
+    call.Finish(s);
     return reactor;
   }
   reply->set_boot_id(RawBytes(facts_.boot_id));
-  poster_.Post(engine::UnregisterMemory{SessionId{request->session_id()}, request->region_id(),
-                                        [room = *std::move(room), call = std::move(call)](
-                                            absl::Status status) mutable { call.Finish(status); }});
+  poster_.Post(engine::UnregisterMemory{
+      SessionId{request->session_id()}, request->region_id(),
+      [call = std::move(call)](absl::Status status) mutable { call.Finish(status); }});
   return reactor;
 }
 
@@ -103,12 +100,11 @@ grpc::ServerUnaryReactor* KvCacheService::Lookup(grpc::CallbackServerContext* co
     call.Finish(lookup.status());
     return reactor;
   }
-  auto room = gate_.Enter(lookup->digests.size());
-  if (!room.ok()) {
-    call.Finish(room.status());
+  if (auto s = call.Enter(gate_, lookup->digests.size()); !s.ok()) {
+    call.Finish(s);
     return reactor;
   }
-  lookup->reply = [this, reply, room = *std::move(room),
+  lookup->reply = [this, reply,
                    call = std::move(call)](absl::StatusOr<engine::LookupResult> result) mutable {
     if (result.ok()) EncodeLookup(*result, facts_, reply);
     call.Finish(result.status());

@@ -19,11 +19,11 @@ namespace kvstream::rpc {
 class KvCacheService final : public v1::KvCache::CallbackService {
  public:
   KvCacheService(const Facts& facts, SessionTokens& tokens, store::NamespaceRegistry& namespaces,
-                 engine::EventPoster& poster, RpcStats& stats)
+                 engine::EventPoster& poster, CallGate& gate, RpcStats& stats)
       : facts_(facts),
         namespaces_(namespaces),
         poster_(poster),
-        gate_(facts.limits, stats),
+        gate_(gate),
         streams_{facts, tokens, namespaces, poster, stats} {}
 
   grpc::ServerBidiReactor<v1::ClientMessage, v1::ServerMessage>* Session(
@@ -45,7 +45,7 @@ class KvCacheService final : public v1::KvCache::CallbackService {
   const Facts& facts_;
   store::NamespaceRegistry& namespaces_;
   engine::EventPoster& poster_;
-  CallGate gate_;
+  CallGate& gate_;
   StreamContext streams_;
 };
 

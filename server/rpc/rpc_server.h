@@ -16,6 +16,7 @@
 #include "server/base/types.h"
 #include "server/engine/events.h"
 #include "server/rpc/admin_service.h"
+#include "server/rpc/call_gate.h"
 #include "server/rpc/facts.h"
 #include "server/rpc/kvcache_service.h"
 #include "server/rpc/readiness.h"
@@ -70,6 +71,7 @@ class RpcServer {
   UnixSocketPath socket_;
 
   Readiness readiness_;
+  CallGate gate_;
   KvCacheService kvcache_;
   AdminService admin_;
   std::unique_ptr<grpc::Server> server_;

@@ -13,6 +13,7 @@ namespace kvstream::rpc {
 namespace {
 
 constexpr size_t kClientNameBytesMax = 128;
+constexpr uint64_t kKeptMessageBytesMax = 256 * kKiB;
 // A message is full from here on: below the 4 MiB that gRPC clients take by default.
 constexpr uint64_t kMessageWeightMax = kMiB;
 
@@ -47,10 +48,19 @@ grpc::ServerBidiReactor<v1::ClientMessage, v1::ServerMessage>* SessionStream::St
 void SessionStream::OnReadDone(bool ok) {
   Next next;
   bool read_on = false;
+  absl::StatusOr<engine::SessionMessage> translated = engine::Heartbeat{};
+  const uint64_t bytes = ok ? incoming_.ByteSizeLong() : 0;
+  if (ok && IsOpen()) {
+    // Not under the lock, which the engine loop takes too: a message can be long.
+    translated = TranslateMessage(incoming_, {context_.facts.limits, context_.namespaces, Now()});
+  }
   {
     absl::MutexLock lock(&mu_);
+    // A message keeps its memory for the next one, which is worth it only for small ones.
+    if (bytes > kKeptMessageBytesMax && phase_ == Phase::kOpen)
+      v1::ClientMessage().Swap(&incoming_);
     if (ok) {
-      read_on = TakeMessage();
+      read_on = TakeMessage(std::move(translated), bytes);
     } else {
       // The client half-closed; if it is gone altogether, OnCancel tells.
       Close(absl::OkStatus());
@@ -60,6 +70,11 @@ void SessionStream::OnReadDone(bool ok) {
   }
   Do(next);
   if (read_on) ReadOn();
+}
+
+bool SessionStream::IsOpen() {
+  absl::MutexLock lock(&mu_);
+  return phase_ == Phase::kOpen;
 }
 
 void SessionStream::ReadOn() {
@@ -173,7 +188,7 @@ void SessionStream::End(absl::Status status) {
   Do(next);
 }
 
-bool SessionStream::TakeMessage() {
+bool SessionStream::TakeMessage(absl::StatusOr<engine::SessionMessage> translated, uint64_t bytes) {
   if (phase_ == Phase::kHello) {
     if (absl::Status s = TakeHello(); !s.ok()) {
       Close(std::move(s));
@@ -183,13 +198,10 @@ bool SessionStream::TakeMessage() {
   }
   // Closing: what still arrives is read no further, and means nothing.
   if (phase_ != Phase::kOpen) return false;
-  auto translated =
-      TranslateMessage(incoming_, {context_.facts.limits, context_.namespaces, Now()});
   if (!translated.ok()) {
     Close(translated.status());
     return false;
   }
-  const uint64_t bytes = incoming_.ByteSizeLong();
   ++unhandled_messages_;
   unhandled_bytes_ += bytes;
   context_.poster.Post(engine::MessageArrived{session_, this, *std::move(translated),

@@ -35,6 +35,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "kvstream/v1/kvstream.pb.h"
 #include "server/engine/events.h"
@@ -86,8 +87,11 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::ClientMessage, v1
   enum class Next { kNothing, kWrite, kFinish };
 
   void OnHelloLate();
-  // Handles the message that was read. True when the next one may be read.
-  bool TakeMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsOpen() ABSL_LOCKS_EXCLUDED(mu_);
+  // Handles the message that was read: `translated` and its length once the stream is open. True
+  // when the next one may be read.
+  bool TakeMessage(absl::StatusOr<engine::SessionMessage> translated, uint64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the engine has room for another message of this stream.
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Starts the read that `reads_starting_` counts already.

@@ -167,16 +167,19 @@ void WriteQueue::StartWrites(WriteTier& tier, bool demand, TimeNs now) {
 void WriteQueue::DropSecondCopies(WriteTier& tier, bool stores_wait, TimeNs now) {
   const TierId id = tier.lane.id();
   const bool hopeless = gate_for_good_ && !tier.lane.usable();
+  // What a tier out of service is owed makes room for stores at once, a window of it at a time.
+  uint64_t yields = stores_wait && !tier.lane.usable() ? tier.lane.window_bytes() : 0;
   for (auto at = tier.owed.begin(); at != tier.owed.end() && tier.second_copies > 0;) {
     const StagedId owed = *at++;
     Chunk& chunk = chunks_.at(owed);
     const TimeNs old_at = chunk.staged_at + options_.max_defer;
     const bool full = tier.backlog > tier.backlog_max;
-    if (!full && !hopeless && !(stores_wait && old_at <= now)) {
+    if (!full && !hopeless && yields == 0 && !(stores_wait && old_at <= now)) {
       if (stores_wait) next_deadline_ = std::min(next_deadline_, old_at);
       return;  // Oldest first: the rest is younger.
     }
     if (chunk.written.empty()) continue;  // A first copy is never dropped.
+    yields -= std::min(yields, chunk.bytes);
     Forgive(owed, chunk, id);
     commands_.push_back(CopyDropped{owed, id});
     Conclude(owed);

@@ -118,8 +118,8 @@ void ThreadQueue::Wake() {
 }
 
 bool ThreadQueue::TakeJob(Job* job) {
-  const bool name_first =
-      !names_.empty() && (transfers_.empty() || name_jobs_running_ < name_jobs_max_);
+  const uint32_t names_max = transfers_.empty() ? name_jobs_ever_max_ : name_jobs_max_;
+  const bool name_first = !names_.empty() && name_jobs_running_ < names_max;
   std::deque<Job>& from = name_first ? names_ : transfers_;
   if (from.empty()) return false;
   *job = from.front();

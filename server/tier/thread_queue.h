@@ -49,13 +49,17 @@ class ThreadQueue final : public IoQueue {
     uint64_t user_data = 0;
   };
 
-  explicit ThreadQueue(uint32_t threads) : name_jobs_max_(threads > 1 ? threads / 2 : 1) {}
+  explicit ThreadQueue(uint32_t threads)
+      : name_jobs_max_(threads > 1 ? threads / 2 : 1),
+        name_jobs_ever_max_(threads - (threads > 1 ? (threads + 3) / 4 : 0)) {}
   void Work(const std::string& thread_name);
   // REQUIRES: mu_ is held.
   bool TakeJob(Job* job);
 
   // Most threads for operations on names while transfers wait.
   const uint32_t name_jobs_max_;
+  // Most at any time: those that hang must leave some for transfers that come later.
+  const uint32_t name_jobs_ever_max_;
 
   // Of the loop's thread.
   std::vector<Job> queued_;

@@ -92,6 +92,7 @@ void WriteLane::OnOpened(PendingWrite* write, int32_t result) {
     return;
   }
   write->Fail(-result);
+  if (result == -EMFILE || result == -ENFILE) parts_.stats->descriptor_shortages.Add();
   if (result == -ENOENT && !write->made_folders) {
     write->made_folders = true;
     write->error = MakeFolders(parts_.root_fd, write->temporary);
