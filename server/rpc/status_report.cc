@@ -82,7 +82,8 @@ void StatusReport::FillTier(uint32_t tier, v1::Status* status) const {
   FillTierFromEngine(engine_stats, out);
   if (row.tier == nullptr) {
     out->set_state(v1::TIER_STATE_OUT);
-    status->add_conditions("tier " + row.name + " did not open and is not used: " + row.missing_cause);
+    status->add_conditions("tier " + row.name +
+                           " did not open and is not used: " + row.missing_cause);
     return;
   }
   const bool in_service = engine_stats.out.Get() == 0;

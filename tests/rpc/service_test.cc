@@ -131,7 +131,8 @@ TEST(ServiceTest, StatusShowsCountersReadinessAndMissingTiers) {
   EXPECT_EQ(status.operations().read_steps(), 5u);
   EXPECT_THAT(
       status.conditions(),
-      ::testing::IsSupersetOf({"a degraded mode", "tier nvme did not open and is not used: no such directory"}));
+      ::testing::IsSupersetOf(
+          {"a degraded mode", "tier nvme did not open and is not used: no such directory"}));
   ASSERT_EQ(status.tiers_size(), 2);
   EXPECT_EQ(status.tiers(0).state(), v1::TIER_STATE_OUT);
   EXPECT_THAT(status.gpus(), ::testing::ElementsAre("null"));
