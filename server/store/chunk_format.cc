@@ -113,16 +113,15 @@ uint64_t SegmentChecksum(const KeyDigest& key, uint32_t segment,
 uint64_t CopyAndChecksum(const KeyDigest& key, uint32_t segment, std::span<const std::byte> source,
                          std::span<std::byte* const> destinations) {
   if (destinations.empty()) return SegmentChecksum(key, segment, source);
-  XXH3_state_t state;
-  XXH3_64bits_reset_withSeed(&state, SegmentSeed(key, segment));
+  SeededHash hash(SegmentSeed(key, segment));
   for (size_t at = 0; at < source.size(); at += kHotBlockBytes) {
     const auto block = source.subspan(at, std::min(kHotBlockBytes, source.size() - at));
-    XXH3_64bits_update(&state, block.data(), block.size());
+    hash.Update(block.data(), block.size());
     for (std::byte* destination : destinations) {
       StreamCopy(destination + at, block.data(), block.size());
     }
   }
-  return XXH3_64bits_digest(&state);
+  return hash.Digest();
 }
 
 ContentId ContentIdOf(const ChunkShape& shape, std::span<const uint64_t> checksums) {

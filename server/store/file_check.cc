@@ -34,17 +34,16 @@ bool ReadFully(int fd, uint64_t offset, std::span<std::byte> into) {
 
 bool SegmentIsWhole(int fd, const KeyDigest& key, const ChunkHeader& header, uint32_t segment,
                     std::span<std::byte> piece) {
-  XXH3_state_t state;
-  XXH3_64bits_reset_withSeed(&state, SegmentSeed(key, segment));
+  SeededHash hash(SegmentSeed(key, segment));
   const uint64_t bytes = header.shape.BytesOf(segment);
   const uint64_t padded = header.shape.PaddedBytesOf(segment);
   for (uint64_t at = 0; at < bytes; at += piece.size()) {
     // Whole blocks with their padding, so that a descriptor opened for direct I/O will do.
     const auto part = piece.first(std::min<uint64_t>(piece.size(), padded - at));
     if (!ReadFully(fd, header.shape.FileOffsetOf(segment) + at, part)) return false;
-    XXH3_64bits_update(&state, part.data(), std::min<uint64_t>(part.size(), bytes - at));
+    hash.Update(part.data(), std::min<uint64_t>(part.size(), bytes - at));
   }
-  return XXH3_64bits_digest(&state) == header.checksums[segment];
+  return hash.Digest() == header.checksums[segment];
 }
 
 }  // namespace

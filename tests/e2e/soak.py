@@ -6,7 +6,7 @@ first pass; some end well, some are killed in the middle of their work. After a 
 the end, with nobody connected, the daemon's resident memory, descriptors, threads, used pool,
 sessions, leases, buffers and the files on its tiers are compared. Usage:
 
-  soak.py KVSTREAMD KVSTREAMCTL [--seconds N] [--seed N]
+  soak.py KVSTREAMD KVSTREAMCTL [--seconds N] [--seed N] [--rss-slack-mib N]
 """
 
 import argparse
@@ -22,8 +22,6 @@ import time
 PATIENCE_S = 120
 WORKERS = 4
 TRACES = 6
-# Allocators keep what they once had: their arenas, one a thread.
-RSS_SLACK_MIB = 48
 # gRPC keeps as many threads as it had calls at once, in the end.
 THREADS_SLACK = 16
 
@@ -135,6 +133,8 @@ def main():
     parser.add_argument("kvstreamctl")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
+    # Allocators keep what they once had: their arenas, one a thread.
+    parser.add_argument("--rss-slack-mib", type=int, default=48)
     args = parser.parse_args()
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="kvstream-soak-") as folder:
@@ -150,7 +150,7 @@ def main():
             node.stop()
     print(json.dumps({"seed": args.seed, "seconds": args.seconds, "whole_replays": whole,
                       "first": first, "last": last}))
-    slack = {"rss_mib": RSS_SLACK_MIB, "threads": THREADS_SLACK}
+    slack = {"rss_mib": args.rss_slack_mib, "threads": THREADS_SLACK}
     grown = {name: (first[name], last[name]) for name in first
              if last[name] > first[name] + slack.get(name, 0)
              or name == "files" and last[name] != first[name]}
