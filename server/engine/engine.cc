@@ -43,17 +43,19 @@ void Engine::BeginDrain() {
 }
 
 bool Engine::WaitDrained(TimeNs deadline) {
-  absl::MutexLock lock(&progress_mu_);
-  return progress_mu_.AwaitWithTimeout(absl::Condition(&drained_),
-                                       absl::Nanoseconds(deadline - Now()));
+  MutexLock lock(&progress_mu_);
+  while (!drained_ && progressed_.WaitUntil(&progress_mu_, deadline)) {
+  }
+  return drained_;
 }
 
 bool Engine::EndSessions(TimeNs deadline) {
   ending_ = true;
   mailbox_.Wake();
-  absl::MutexLock lock(&progress_mu_);
-  return progress_mu_.AwaitWithTimeout(absl::Condition(&ended_),
-                                       absl::Nanoseconds(deadline - Now()));
+  MutexLock lock(&progress_mu_);
+  while (!ended_ && progressed_.WaitUntil(&progress_mu_, deadline)) {
+  }
+  return ended_;
 }
 
 void Engine::ReportProgress(TimeNs now) {
@@ -67,9 +69,10 @@ void Engine::ReportProgress(TimeNs now) {
   for (uint32_t t = 0; t < s.tiers.size(); ++t) {
     in_flight += s.reads.router().lane(TierId{t}).in_flight();
   }
-  absl::MutexLock lock(&progress_mu_);
+  MutexLock lock(&progress_mu_);
   drained_ = drained;
   ended_ = s.sessions_ended && stats_.sessions_open.Get() == 0 && in_flight == 0;
+  progressed_.NotifyAll();
 }
 
 void Engine::Stop() {

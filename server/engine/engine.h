@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "server/base/mutex.h"
 #include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/engine/events.h"
@@ -112,7 +112,8 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   std::atomic<bool> draining_{false};
   std::atomic<bool> ending_{false};
   std::atomic<bool> stopping_{false};
-  absl::Mutex progress_mu_;  // Taken by the loop once draining, and by the thread that stops it.
+  Mutex progress_mu_;  // Taken by the loop once draining, and by the thread that stops it.
+  CondVar progressed_;
   bool drained_ ABSL_GUARDED_BY(progress_mu_) = false;
   bool ended_ ABSL_GUARDED_BY(progress_mu_) = false;
   std::thread thread_;

@@ -13,28 +13,28 @@ Unmapper::Unmapper(Gauge* waiting_bytes) : waiting_bytes_(waiting_bytes) {
 
 void Unmapper::Give(std::unique_ptr<SealedMemory> memory, absl::AnyInvocable<void()> done) {
   waiting_bytes_->Add(memory->size());
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   KV_CHECK(!stopping_);
   jobs_.push_back({std::move(memory), std::move(done)});
+  changed_.NotifyOne();
 }
 
 void Unmapper::Stop() {
   if (!thread_.joinable()) return;
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     stopping_ = true;
+    changed_.NotifyOne();
   }
   thread_.join();
 }
 
 void Unmapper::Run() {
-  const auto ready = [this]()
-                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !jobs_.empty(); };
   while (true) {
     Job job;
     {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&ready));
+      MutexLock lock(&mu_);
+      while (!stopping_ && jobs_.empty()) changed_.Wait(&mu_);
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();

@@ -11,7 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/synchronization/mutex.h"
+#include "server/base/mutex.h"
 #include "server/base/stats.h"
 #include "server/memory/sealed_memory.h"
 
@@ -39,7 +39,8 @@ class Unmapper {
   void Run();
 
   Gauge* const waiting_bytes_;
-  absl::Mutex mu_;
+  Mutex mu_;
+  CondVar changed_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

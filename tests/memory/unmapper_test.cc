@@ -4,17 +4,17 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
-#include "absl/time/time.h"
 #include "server/base/types.h"
 
 namespace kvstream::memory {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr std::chrono::seconds kPatience(60);
 
 std::unique_ptr<SealedMemory> Make(uint64_t bytes) {
   auto memory = SealedMemory::Create("test", bytes, false);
@@ -32,15 +32,15 @@ TEST(UnmapperTest, DoneComesAfterTheMemoryIsUnmapped) {
   Unmapper unmapper(&waiting);
   auto memory = Make(kMiB);
   void* const page = memory->bytes().data();
-  absl::Notification done;
+  std::promise<void> done;
   bool mapped_then = true;
   uint64_t waiting_then = 1;
   unmapper.Give(std::move(memory), [&] {
     mapped_then = IsMapped(page);
     waiting_then = waiting.Get();
-    done.Notify();
+    done.set_value();
   });
-  ASSERT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
   EXPECT_FALSE(mapped_then);
   EXPECT_EQ(waiting_then, 0u);
 }
@@ -48,16 +48,16 @@ TEST(UnmapperTest, DoneComesAfterTheMemoryIsUnmapped) {
 TEST(UnmapperTest, WhatWaitsIsCounted) {
   Gauge waiting;
   Unmapper unmapper(&waiting);
-  absl::Notification entered, leave;
+  std::promise<void> entered, leave;
   unmapper.Give(Make(kMiB), [&] {
-    entered.Notify();
-    leave.WaitForNotification();
+    entered.set_value();
+    leave.get_future().wait();
   });
-  ASSERT_TRUE(entered.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_EQ(entered.get_future().wait_for(kPatience), std::future_status::ready);
   unmapper.Give(Make(2 * kMiB));
   unmapper.Give(Make(kMiB));
   EXPECT_EQ(waiting.Get(), 3 * kMiB);
-  leave.Notify();
+  leave.set_value();
   unmapper.Stop();
   EXPECT_EQ(waiting.Get(), 0u);
 }
