@@ -23,16 +23,13 @@ constexpr TimeNs kEndSessions = 2 * kSecond;
 constexpr TimeNs kStreamGrace = kSecond;
 constexpr TimeNs kTierStop = 5 * kSecond;
 
-// For the first touch of a root: longer than a mount on demand takes.
-constexpr TimeNs kRootPatience = 10 * kSecond;
-
 absl::Status DoesNotAnswer(const std::string& root) {
   return absl::DeadlineExceededError("open " + root + ": the file system does not answer");
 }
 
 absl::StatusOr<struct stat> StatRoot(const std::string& root) {
   const auto answer = RunWithin(
-      kRootPatience, [root]() -> absl::StatusOr<struct stat> {
+      kFirstTouchPatience, [root]() -> absl::StatusOr<struct stat> {
         struct stat result;
         if (stat(root.c_str(), &result) != 0) return ErrnoStatus(errno, "stat", root);
         return result;
@@ -80,7 +77,7 @@ absl::StatusOr<UniqueFd> LockRootNow(const std::string& root) {
 
 // A node's own directory has one daemon. A shared one is meant to have several.
 absl::StatusOr<UniqueFd> LockRoot(const std::string& root) {
-  auto lock = RunWithin(kRootPatience, [root] { return LockRootNow(root); });
+  auto lock = RunWithin(kFirstTouchPatience, [root] { return LockRootNow(root); });
   return lock.has_value() ? *std::move(lock) : DoesNotAnswer(root);
 }
 

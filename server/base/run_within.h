@@ -16,6 +16,9 @@
 
 namespace kvstream {
 
+// For the first touch of a file system: longer than a mount on demand takes.
+inline constexpr TimeNs kFirstTouchPatience = 10 * kSecond;
+
 // What `work` returns; nothing if it has not within `patience`.
 template <typename Work>
 auto RunWithin(TimeNs patience, Work work) -> std::optional<decltype(work())> {

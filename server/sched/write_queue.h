@@ -10,9 +10,10 @@
 // is none; second copies that it is owed wait for it. A chunk is given up only once every tier has
 // failed to write it.
 //
-// Second copies are dropped, never first ones: when a tier's backlog is full, when stores wait for
-// room and the copy is older than max_defer, and, for a stop, when their tier is out of service. A
-// slow tier loses copies; it does not hold the pool.
+// Second copies are dropped, never first ones: when a tier's backlog is full; when stores wait for
+// room and the copy is older than max_defer, or its tier is out of service, a window of them at a
+// time; and for a stop, when their tier is out of service. A slow tier loses copies; it does not
+// hold the pool.
 //
 // Thread rule: one thread.
 #pragma once

@@ -20,8 +20,6 @@ namespace kvstream::tier {
 namespace {
 
 constexpr uint32_t kIoThreadsMax = 256;
-// For a root to be opened: longer than a mount on demand takes.
-constexpr TimeNs kRootPatience = 10 * kSecond;
 
 absl::Status CheckOptions(const TierOptions& o) {
   if (!std::has_single_bit(o.io_bytes) || o.io_bytes < kBlockBytes || o.io_bytes > kGiB) {
@@ -57,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Tier>> FileTier::Open(const TierOptions& options,
                                                      CompletionSink* sink, ResultHook hook) {
   const absl::Status valid = CheckOptions(options);
   if (!valid.ok()) return valid;
-  auto root = RunWithin(kRootPatience, [path = options.root] { return OpenRoot(path); });
+  auto root = RunWithin(kFirstTouchPatience, [path = options.root] { return OpenRoot(path); });
   if (!root.has_value()) {
     return absl::DeadlineExceededError("open tier root " + options.root +
                                        ": the file system does not answer");

@@ -3,8 +3,8 @@
 //
 // Opens, links and the like go before transfers: behind a full queue of reads an open would wait
 // for all of them, and the reads behind it would find an idle device. But they take at most half of
-// the threads while transfers wait, because a slow metadata server must not stop data that is
-// ready. The lanes bound both, so neither starves.
+// the threads while transfers wait, and three quarters at any time, because a metadata server that
+// is slow or hangs must not stop data that is ready. The lanes bound both, so neither starves.
 //
 // Thread rule: IoQueue's.
 // Ownership: owns its threads; the destructor waits for them, so no operation may be in flight.

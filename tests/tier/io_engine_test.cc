@@ -212,6 +212,20 @@ TEST_F(ThreadQueueTest, HungOpensLeaveHalfOfTheThreadsToReads) {
   EXPECT_EQ(Take(8).size(), 8u);
 }
 
+TEST_F(ThreadQueueTest, HungOpensLeaveAThreadToReadsThatComeLater) {
+  Start(4);
+  const std::string pipe = Path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (uint64_t i = 0; i < 8; ++i) QueueOpen(pipe, kOpens + i);
+  queue_->Submit(/*wait=*/false);
+  for (uint64_t i = 0; i < 2; ++i) {
+    QueueRead(i);
+    EXPECT_THAT(Take(1), ElementsAre(i));
+  }
+  const UniqueFd writer(open(pipe.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(Take(8).size(), 8u);
+}
+
 TEST_F(ThreadQueueTest, PauseHoldsNoThreadAndWakeEndsTheWait) {
   Start(1);
   EXPECT_TRUE(queue_->QueueDelay(7));
