@@ -9,6 +9,12 @@
 namespace kvstream::ctl {
 namespace {
 
+std::vector<Option> MainOptions(Globals* globals, bool* version) {
+  std::vector<Option> options = GlobalOptions(globals);
+  options.push_back(FlagOption("--version", "print the version", version));
+  return options;
+}
+
 std::string Help(Globals* globals) {
   std::string help =
       "kvstreamctl [options] COMMAND [arguments]\n\n"
@@ -17,7 +23,8 @@ std::string Help(Globals* globals) {
   for (const Command& command : Commands()) rows.push_back({command.name, "", command.summary, {}});
   help += OptionsHelp(rows);
   help += "\nkvstreamctl COMMAND --help tells more. Options, before or after the command:\n";
-  help += OptionsHelp(GlobalOptions(globals));
+  bool version = false;
+  help += OptionsHelp(MainOptions(globals, &version));
   help +=
       "\nSizes are numbers of bytes, or end with KiB, MiB, GiB or TiB.\n"
       "\nExit codes:\n"
@@ -33,11 +40,16 @@ int Main(const std::vector<std::string>& arguments) {
   const char* socket = std::getenv("KVSTREAMD_SOCKET");
   globals.socket =
       socket != nullptr && socket[0] != '\0' ? socket : "/run/kvstreamd/kvstreamd.sock";
-  auto rest = ParseOptions(arguments, GlobalOptions(&globals), Positionals::kStop);
+  bool version = false;
+  auto rest = ParseOptions(arguments, MainOptions(&globals, &version), Positionals::kStop);
   if (!rest.ok()) {
     std::fprintf(stderr, "kvstreamctl: %s (see kvstreamctl --help)\n",
                  std::string(rest.status().message()).c_str());
     return kUsage;
+  }
+  if (version) {
+    std::printf("kvstreamctl %s\n", KVSTREAM_VERSION);
+    return kDone;
   }
   if (rest->empty()) {
     if (!globals.help) {

@@ -1,5 +1,7 @@
 // kvstreamctl tier, drain and log-level.
+#include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "client/admin.h"
 #include "client/commands/command.h"
@@ -65,7 +67,10 @@ int RunLogLevel(const Command& command, Globals globals,
                 const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;
   if (auto code = ParseCommand(command, &globals, arguments, {}, &rest)) return *code;
-  if (rest.size() != 1) return UsageError(command, "takes one LEVEL");
+  constexpr std::string_view kLevels[] = {"trace", "debug", "info", "warn", "error"};
+  if (rest.size() != 1 || std::ranges::find(kLevels, rest[0]) == std::end(kLevels)) {
+    return UsageError(command, "takes one LEVEL: trace, debug, info, warn or error");
+  }
   const auto reply = AdminOf(globals).SetLogLevel(rest[0]);
   if (!reply.ok()) return Fail(command, reply.status(), CodeForCall(reply.status()));
   if (globals.json) {

@@ -30,7 +30,7 @@ class Readiness {
   void Set(State state) {
     absl::MutexLock lock(&mu_);
     state_ = std::move(state);
-    state_.ready = state_.ready && !draining_;
+    if (draining_) SayDraining();
     Show();
   }
 
@@ -39,8 +39,7 @@ class Readiness {
     absl::MutexLock lock(&mu_);
     if (draining_) return;
     draining_ = true;
-    state_.ready = false;
-    state_.conditions.push_back("draining: new operations are refused");
+    SayDraining();
     Show();
   }
 
@@ -50,6 +49,10 @@ class Readiness {
   }
 
  private:
+  void SayDraining() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    state_.ready = false;
+    state_.conditions.push_back("draining: new operations are refused");
+  }
   void Show() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (health_ != nullptr) health_->SetServingStatus(state_.ready);
   }

@@ -67,7 +67,8 @@ void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
                            " reads without registered buffers: the locked-memory limit is low");
   }
   if (stats.descriptor_shortages.Get() != 0) {
-    status->add_conditions(tier + " met the limit of open files: raise LimitNOFILE");
+    status->add_conditions(tier +
+                           " has met the limit of open files since its start: raise LimitNOFILE");
   }
 }
 

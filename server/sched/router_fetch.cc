@@ -253,11 +253,13 @@ void Router::ReconsiderSegments(Fetch& fetch) {
 }
 
 void Router::ReconsiderAll() {
-  for (size_t f = 0; f < fetches_.size(); ++f) {
-    if (fetches_[f].live) FailIfUnservable(fetches_[f]);
-    if (!fetches_[f].live) continue;
-    ReconsiderSegments(fetches_[f]);
-    MaybeFree(fetches_[f]);
+  size_t next = 0;
+  while (next < fetches_.size()) {  // No iterators: the table may grow meanwhile.
+    Fetch& fetch = fetches_[next++];
+    if (fetch.live) FailIfUnservable(fetch);
+    if (!fetch.live) continue;
+    ReconsiderSegments(fetch);
+    MaybeFree(fetch);
   }
 }
 
@@ -296,11 +298,11 @@ void Router::Leave(const ItemState& item, const ItemRef& ref) {
   const auto it = fetch_of_.find(item.spec.sources[item.source].content);
   if (it == fetch_of_.end()) return;
   Fetch& fetch = fetches_[it->second];
-  for (size_t i = 0; i < fetch.waiters.size(); ++i) {
-    if (fetch.waiters[i].ref != ref) continue;
-    fetch.waiters[i].leaving = true;
-    if (fetch.waiters[i].copying == 0) fetch.waiters.erase(fetch.waiters.begin() + i);
-    break;
+  const auto w = std::find_if(fetch.waiters.begin(), fetch.waiters.end(),
+                              [&ref](const Waiter& waiter) { return waiter.ref == ref; });
+  if (w != fetch.waiters.end()) {
+    w->leaving = true;
+    if (w->copying == 0) fetch.waiters.erase(w);
   }
   ReconsiderSegments(fetch);
   MaybeFree(fetch);

@@ -31,8 +31,8 @@ void BitTree::Clear(uint64_t i) {
 std::optional<uint64_t> BitTree::First() const {
   if (levels_.back()[0] == 0) return std::nullopt;
   uint64_t i = 0;
-  for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
-    i = i * 64 + static_cast<uint64_t>(std::countr_zero((*level)[i]));
+  for (size_t level = levels_.size(); level-- > 0;) {
+    i = i * 64 + static_cast<uint64_t>(std::countr_zero(levels_[level][i]));
   }
   return i;
 }

@@ -27,9 +27,9 @@ Housekeeping::~Housekeeping() { KV_CHECK(!thread_.joinable()); }
 
 void Housekeeping::SetAside(SetAsideRequest request) {
   outbox_.Accept(1);
-  std::lock_guard lock(mu_);
+  MutexLock lock(&mu_);
   requests_.push_back(std::move(request));
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 bool Housekeeping::Stop(TimeNs deadline) {
@@ -38,9 +38,9 @@ bool Housekeeping::Stop(TimeNs deadline) {
     return false;
   }
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     exit_ = true;
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
   if (thread_.joinable()) thread_.join();
   return true;
@@ -50,12 +50,8 @@ void Housekeeping::Run() {
   const std::string name = "tier" + std::to_string(options_.id.value) + "-keep";
   pthread_setname_np(pthread_self(), name.c_str());
   while (true) {
-    std::unique_lock lock(mu_);
-    changed_.wait(lock, [this] { return exit_ || !requests_.empty(); });
-    if (requests_.empty()) return;
-    SetAsideRequest request = std::move(requests_.front());
-    requests_.pop_front();
-    lock.unlock();
+    SetAsideRequest request;
+    if (!Next(&request)) return;
     Completion completion;
     completion.kind = Completion::Kind::kSetAside;
     completion.tier = options_.id;
@@ -67,6 +63,15 @@ void Housekeeping::Run() {
     outbox_.Add(std::move(completion));
     outbox_.Flush();
   }
+}
+
+bool Housekeeping::Next(SetAsideRequest* request) {
+  MutexLock lock(&mu_);
+  while (!exit_ && requests_.empty()) changed_.Wait(&mu_);
+  if (requests_.empty()) return false;
+  *request = std::move(requests_.front());
+  requests_.pop_front();
+  return true;
 }
 
 int Housekeeping::Do(SetAsideRequest& request) {

@@ -5,13 +5,13 @@
 // Ownership: must not be destroyed before Stop has returned true.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "server/base/mutex.h"
 #include "server/tier/lane_parts.h"
 #include "server/tier/outbox.h"
 #include "server/tier/tier.h"
@@ -33,6 +33,8 @@ class Housekeeping {
 
  private:
   void Run();
+  // Waits for the next request. False when there will be none.
+  bool Next(SetAsideRequest* request);
   // Returns 0 or an errno.
   int Do(SetAsideRequest& request);
   int PutBack(const std::string& aside, const std::string& path);
@@ -42,11 +44,10 @@ class Housekeeping {
   absl::AnyInvocable<void(const std::string&)> forget_;
   Outbox outbox_;
 
-  std::mutex mu_;
-  std::condition_variable changed_;
-  // Guarded by mu_.
-  std::deque<SetAsideRequest> requests_;
-  bool exit_ = false;
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<SetAsideRequest> requests_ ABSL_GUARDED_BY(mu_);
+  bool exit_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread thread_;
 };

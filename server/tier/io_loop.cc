@@ -12,7 +12,6 @@
 #include "server/base/logging.h"
 #include "server/tier/thread_queue.h"
 #include "server/tier/uring.h"
-#include "server/tier/wait_until.h"
 
 namespace kvstream::tier {
 namespace {
@@ -36,27 +35,29 @@ absl::Status IoLoop::Start(Options options) {
   hook_ = std::move(options.hook);
   // The queue must be made by the thread that will use it.
   thread_ = std::thread([this, options = std::move(options)] { Run(options); });
-  std::unique_lock lock(mu_);
-  changed_.wait(lock, [this] { return set_up_; });
-  if (set_up_status_.ok()) return absl::OkStatus();
-  lock.unlock();
-  thread_.join();
-  return set_up_status_;
+  absl::Status status;
+  {
+    MutexLock lock(&mu_);
+    while (!set_up_) changed_.Wait(&mu_);
+    status = set_up_status_;
+  }
+  if (!status.ok()) thread_.join();
+  return status;
 }
 
 void IoLoop::Run(const Options& options) {
   pthread_setname_np(pthread_self(), thread_name_.c_str());
   const absl::Status status = SetUp(options);
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     set_up_ = true;
     set_up_status_ = status;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   if (status.ok()) Loop();
-  std::lock_guard lock(mu_);
+  MutexLock lock(&mu_);
   ended_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 absl::Status IoLoop::SetUp(const Options& options) {
@@ -164,8 +165,10 @@ bool IoLoop::Join(TimeNs deadline) {
   Wake();
   const TimeNs until = std::max(deadline, Now() + kEndGrace);
   {
-    std::unique_lock lock(mu_);
-    if (!WaitUntil(lock, changed_, until, [this] { return ended_; })) return false;
+    MutexLock lock(&mu_);
+    while (!ended_) {
+      if (!changed_.WaitUntil(&mu_, until) && !ended_) return false;
+    }
   }
   thread_.join();
   return true;

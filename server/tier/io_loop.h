@@ -8,17 +8,17 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "server/base/mutex.h"
 #include "server/base/types.h"
 #include "server/tier/io_queue.h"
 #include "server/tier/operation_table.h"
@@ -96,13 +96,11 @@ class IoLoop {
   std::atomic<bool> exit_{false};
   std::thread thread_;
 
-  // std::mutex, not absl::Mutex: the thread sanitizer cannot see into Debian's Abseil.
-  std::mutex mu_;
-  std::condition_variable changed_;
-  // Guarded by mu_.
-  bool set_up_ = false;
-  bool ended_ = false;
-  absl::Status set_up_status_;
+  Mutex mu_;
+  CondVar changed_;
+  bool set_up_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status set_up_status_ ABSL_GUARDED_BY(mu_);
 
   // Made by the loop's thread and kept for as long as the loop, because any thread may wake it,
   // one that was left behind even after Join.

@@ -5,12 +5,12 @@
 // Ownership: borrows the sink, and lets go of it in Abandon.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "server/base/mutex.h"
 #include "server/base/types.h"
 #include "server/tier/tier.h"
 
@@ -36,13 +36,11 @@ class Outbox {
   // Of the lane's thread.
   std::vector<Completion> completions_;
 
-  // std::mutex, not absl::Mutex: the thread sanitizer cannot see into Debian's Abseil.
-  std::mutex mu_;
-  std::condition_variable changed_;
-  // Guarded by mu_.
-  uint64_t owed_ = 0;
-  bool delivering_ = false;
-  bool abandoned_ = false;
+  Mutex mu_;
+  CondVar changed_;
+  uint64_t owed_ ABSL_GUARDED_BY(mu_) = 0;
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+  bool abandoned_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace kvstream::tier

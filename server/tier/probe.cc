@@ -7,11 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +17,7 @@
 #include "server/base/clock.h"
 #include "server/base/errno_status.h"
 #include "server/base/logging.h"
+#include "server/base/mutex.h"
 #include "server/base/random.h"
 #include "server/base/run_within.h"
 #include "server/base/unique_fd.h"
@@ -26,7 +25,6 @@
 #include "server/tier/lane_parts.h"
 #include "server/tier/paths.h"
 #include "server/tier/read_lane.h"
-#include "server/tier/wait_until.h"
 #include "server/tier/write_lane.h"
 
 namespace kvstream::tier {
@@ -40,16 +38,18 @@ constexpr uint64_t kFileBytes = kBlocks * kBlockBytes;
 class ProbeSink final : public CompletionSink {
  public:
   void OnCompletions(std::span<Completion> completions) override {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     for (Completion& c : completions) arrived_.push_back(std::move(c));
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 
   // The first failure among the next `n` completions, or an ok one.
   absl::StatusOr<Completion> Wait(size_t n, TimeNs deadline) {
-    std::unique_lock lock(mu_);
-    if (!WaitUntil(lock, changed_, deadline, [&] { return arrived_.size() >= n; })) {
-      return absl::DeadlineExceededError("the file system does not answer");
+    MutexLock lock(&mu_);
+    while (arrived_.size() < n) {
+      if (!changed_.WaitUntil(&mu_, deadline) && arrived_.size() < n) {
+        return absl::DeadlineExceededError("the file system does not answer");
+      }
     }
     Completion worst;
     for (Completion& c : arrived_) {
@@ -60,10 +60,9 @@ class ProbeSink final : public CompletionSink {
   }
 
  private:
-  std::mutex mu_;
-  std::condition_variable changed_;
-  // Guarded by mu_.
-  std::vector<Completion> arrived_;
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<Completion> arrived_ ABSL_GUARDED_BY(mu_);
 };
 
 // One try. Everything that the lanes touch is in here, so that a try whose I/O never comes back

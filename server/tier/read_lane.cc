@@ -46,7 +46,7 @@ void ReadLane::Read(std::span<const ReadRequest> requests) {
   }
   outbox_.Accept(requests.size());
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     inbox_.reads.insert(inbox_.reads.end(), requests.begin(), requests.end());
   }
   loop_.Wake();
@@ -54,7 +54,7 @@ void ReadLane::Read(std::span<const ReadRequest> requests) {
 
 void ReadLane::Forget(const std::string& path) {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     inbox_.forget.push_back(path);
   }
   loop_.Wake();
@@ -63,7 +63,7 @@ void ReadLane::Forget(const std::string& path) {
 bool ReadLane::Stop(TimeNs deadline) {
   if (outbox_.WaitEmpty(deadline)) {
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(&mu_);
       inbox_.close_all = true;
     }
     if (loop_.Join(deadline)) return true;
@@ -83,7 +83,7 @@ void ReadLane::Advance() {
 void ReadLane::TakeInbox() {
   Inbox taken;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     std::swap(taken, inbox_);
   }
   // Before the reads: one that came after a SetAside must not meet the old file.

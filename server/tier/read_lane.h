@@ -10,12 +10,13 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "server/base/mutex.h"
 #include "server/tier/io_loop.h"
 #include "server/tier/lane_parts.h"
 #include "server/tier/open_files.h"
@@ -89,9 +90,8 @@ class ReadLane final : private IoLoop::User {
   Outbox outbox_;
   IoLoop loop_;
 
-  std::mutex mu_;
-  // Guarded by mu_.
-  Inbox inbox_;
+  Mutex mu_;
+  Inbox inbox_ ABSL_GUARDED_BY(mu_);
 
   // Of the lane's thread.
   OpenFiles files_;

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "server/base/clock.h"
-#include "server/tier/wait_until.h"
 
 namespace kvstream::tier {
 namespace {
@@ -66,9 +65,9 @@ absl::StatusOr<std::unique_ptr<ThreadQueue>> ThreadQueue::Create(uint32_t thread
 
 ThreadQueue::~ThreadQueue() {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     exit_ = true;
-    work_changed_.notify_all();
+    work_changed_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -86,13 +85,14 @@ bool ThreadQueue::QueueDelay(uint64_t user_data) {
 
 void ThreadQueue::Submit(bool wait) {
   const TimeNs due = delays_.empty() ? kNever : delays_.front().due;
-  std::unique_lock lock(mu_);
+  MutexLock lock(&mu_);
   for (const Job& job : queued_) {
     (IsTransfer(job.operation.kind) ? transfers_ : names_).push_back(job);
-    work_changed_.notify_one();
+    work_changed_.NotifyOne();
   }
   queued_.clear();
-  if (wait) (void)WaitUntil(lock, loop_changed_, due, [this] { return woken_ || !done_.empty(); });
+  while (wait && !woken_ && done_.empty() && loop_changed_.WaitUntil(&mu_, due)) {
+  }
   // The loop looks for work next.
   woken_ = false;
 }
@@ -103,7 +103,7 @@ size_t ThreadQueue::Take(std::span<Event> events) {
     events[taken++] = {delays_.front().user_data, -ETIME};
     delays_.pop_front();
   }
-  std::lock_guard lock(mu_);
+  MutexLock lock(&mu_);
   while (taken < events.size() && !done_.empty()) {
     events[taken++] = done_.front();
     done_.pop_front();
@@ -112,9 +112,9 @@ size_t ThreadQueue::Take(std::span<Event> events) {
 }
 
 void ThreadQueue::Wake() {
-  std::lock_guard lock(mu_);
+  MutexLock lock(&mu_);
   woken_ = true;
-  loop_changed_.notify_one();
+  loop_changed_.NotifyOne();
 }
 
 bool ThreadQueue::TakeJob(Job* job) {
@@ -131,17 +131,18 @@ bool ThreadQueue::TakeJob(Job* job) {
 void ThreadQueue::Work(const std::string& thread_name) {
   pthread_setname_np(pthread_self(), thread_name.c_str());
   Job job;
-  std::unique_lock lock(mu_);
   while (true) {
-    work_changed_.wait(lock, [&] { return exit_ || TakeJob(&job); });
-    if (exit_) return;
-    lock.unlock();
+    {
+      MutexLock lock(&mu_);
+      while (!exit_ && !TakeJob(&job)) work_changed_.Wait(&mu_);
+      if (exit_) return;
+    }
     const int64_t answer = Call(job.operation);
     const auto result = static_cast<int32_t>(answer < 0 ? -errno : answer);
-    lock.lock();
+    MutexLock lock(&mu_);
     if (!IsTransfer(job.operation.kind)) --name_jobs_running_;
     done_.push_back({job.user_data, result});
-    loop_changed_.notify_one();
+    loop_changed_.NotifyOne();
   }
 }
 

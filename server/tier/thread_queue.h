@@ -10,16 +10,16 @@
 // Ownership: owns its threads; the destructor waits for them, so no operation may be in flight.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "server/base/mutex.h"
 #include "server/base/types.h"
 #include "server/tier/io_queue.h"
 
@@ -53,8 +53,7 @@ class ThreadQueue final : public IoQueue {
       : name_jobs_max_(threads > 1 ? threads / 2 : 1),
         name_jobs_ever_max_(threads - (threads > 1 ? (threads + 3) / 4 : 0)) {}
   void Work(const std::string& thread_name);
-  // REQUIRES: mu_ is held.
-  bool TakeJob(Job* job);
+  bool TakeJob(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Most threads for operations on names while transfers wait.
   const uint32_t name_jobs_max_;
@@ -65,17 +64,15 @@ class ThreadQueue final : public IoQueue {
   std::vector<Job> queued_;
   std::deque<Delay> delays_;
 
-  // std::mutex, not absl::Mutex: the thread sanitizer cannot see into Debian's Abseil.
-  std::mutex mu_;
-  std::condition_variable work_changed_;
-  std::condition_variable loop_changed_;
-  // Guarded by mu_.
-  std::deque<Job> names_;
-  std::deque<Job> transfers_;
-  uint32_t name_jobs_running_ = 0;
-  std::deque<Event> done_;
-  bool woken_ = false;
-  bool exit_ = false;
+  Mutex mu_;
+  CondVar work_changed_;
+  CondVar loop_changed_;
+  std::deque<Job> names_ ABSL_GUARDED_BY(mu_);
+  std::deque<Job> transfers_ ABSL_GUARDED_BY(mu_);
+  uint32_t name_jobs_running_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<Event> done_ ABSL_GUARDED_BY(mu_);
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  bool exit_ ABSL_GUARDED_BY(mu_) = false;
 
   std::vector<std::thread> threads_;
 };

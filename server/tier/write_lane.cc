@@ -39,7 +39,7 @@ void WriteLane::Write(WriteRequest request) {
   for (const auto& piece : request.pieces) CheckAligned(piece);
   outbox_.Accept(1);
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     inbox_.push_back(std::move(request));
   }
   loop_.Wake();
@@ -54,7 +54,7 @@ bool WriteLane::Stop(TimeNs deadline) {
 void WriteLane::Advance() {
   std::vector<WriteRequest> taken;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(&mu_);
     std::swap(taken, inbox_);
   }
   for (WriteRequest& request : taken) waiting_.push_back(std::move(request));

@@ -13,12 +13,13 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "server/base/mutex.h"
 #include "server/tier/io_loop.h"
 #include "server/tier/lane_parts.h"
 #include "server/tier/outbox.h"
@@ -97,9 +98,8 @@ class WriteLane final : private IoLoop::User {
   Outbox outbox_;
   IoLoop loop_;
 
-  std::mutex mu_;
-  // Guarded by mu_.
-  std::vector<WriteRequest> inbox_;
+  Mutex mu_;
+  std::vector<WriteRequest> inbox_ ABSL_GUARDED_BY(mu_);
 
   // Of the lane's thread.
   std::deque<WriteRequest> waiting_;

@@ -133,9 +133,14 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual((changed.returncode, changed.stdout),
                          (0, "log level: debug, before error\n"))
         refused = self.node.ctl("log-level", "loud")
-        self.assertEqual(refused.returncode, 1)
+        self.assertEqual(refused.returncode, 2)
         self.assertIn("trace, debug, info, warn or error", refused.stderr)
         self.assertEqual(self.node.ctl("log-level", "error").returncode, 0)
+
+    def test_tool_and_daemon_have_one_version(self):
+        daemon = subprocess.run([KVSTREAMD, "--version"], capture_output=True, text=True,
+                                check=True).stdout.split()[1]
+        self.assertEqual(self.node.ctl("--version").stdout, f"kvstreamctl {daemon}\n")
 
     def test_drain_then_stop(self):
         self.assertEqual(self.node.ctl("replay", "--generate", "10").returncode, 0)
