@@ -100,6 +100,8 @@ struct Read {
   TierId tier;
   Slot slot;
   TimeNs began = 0;
+  uint64_t ahead = 0;                     // Bytes in flight on the tier when it began.
+  TimeNs expected = 0;                    // How long it should take; 0 where that was not known.
   bool orphan = false;                    // Nobody waits for it: its slot counts as quarantined.
   absl::InlinedVector<ItemRef, 2> items;  // Whose copies are running; set once it has landed.
   std::list<uint32_t>::iterator in_lane;

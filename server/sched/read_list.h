@@ -19,17 +19,24 @@ struct SegmentRef {
   uint32_t fetch = 0;
   uint32_t generation = 0;
   uint32_t segment = 0;
+  uint32_t bytes = 0;
 };
 
 class ReadList {
  public:
-  void PushBack(TierSet holders, SegmentRef segment) { Class(holders).push_back(segment); }
+  void PushBack(TierSet holders, SegmentRef segment) {
+    Class(holders).push_back(segment);
+    bytes_ += segment.bytes;
+  }
   // For segments that must be read again: they are the oldest.
-  void PushFront(TierSet holders, SegmentRef segment) { Class(holders).push_front(segment); }
+  void PushFront(TierSet holders, SegmentRef segment) {
+    Class(holders).push_front(segment);
+    bytes_ += segment.bytes;
+  }
 
-  // The next segment for `tier`, left in place; null when there is none. `waits(ref)` tells whether
-  // an entry may be claimed by this tier now, must go (drop), or must stay for others (skip).
-  // `fastest(holders)` names the tier that takes from the front.
+  // The next segment for `tier`, left in place; null when there is none. `waits(ref, holders)`
+  // tells whether an entry may be claimed by this tier now, must go (drop), or must stay for others
+  // (skip). `fastest(holders)` names the tier that takes from the front.
   enum class Verdict { kTake, kDrop, kSkip };
   template <typename Waits, typename Fastest>
   bool Take(TierId tier, Waits&& waits, Fastest&& fastest, SegmentRef* taken) {
@@ -38,8 +45,9 @@ class ReadList {
       const bool front = fastest(holders) == tier;
       while (!entries.empty()) {
         const SegmentRef ref = front ? entries.front() : entries.back();
-        const Verdict verdict = waits(ref);
+        const Verdict verdict = waits(ref, holders);
         if (verdict == Verdict::kSkip) break;
+        bytes_ -= ref.bytes;
         front ? entries.pop_front() : entries.pop_back();
         if (verdict == Verdict::kTake) {
           *taken = ref;
@@ -49,6 +57,9 @@ class ReadList {
     }
     return false;
   }
+
+  // Of all entries: at least what waits.
+  uint64_t bytes() const { return bytes_; }
 
   bool empty() const {
     for (const auto& c : classes_) {
@@ -72,6 +83,7 @@ class ReadList {
     return classes_.insert(at, HolderClass{holders, {}})->entries;
   }
 
+  uint64_t bytes_ = 0;
   std::vector<HolderClass> classes_;  // By ascending number of holders.
 };
 

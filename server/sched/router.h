@@ -4,8 +4,12 @@
 //
 // Tiers claim when their window has room, so completions pace each tier and the faster one drains
 // more. A tier reads each list from its own end (ReadList). Between steps claims go round by bytes.
-// A segment in flight for longer than hedge_after is read again by an idle tier that holds it; the
-// first verified copy wins, and the loser keeps its slot until its own completion.
+//
+// The tail of a list is where time is lost, so two rules hold there. Narrowing: a tier leaves a
+// segment to another holder that would have it sooner, once all that is left would end before its
+// own read of it. Hedging: an idle tier reads again a segment that another has in flight and would,
+// as far as one can tell, have later; one in flight for longer than hedge_after always. The first
+// verified copy wins, and the loser keeps its slot until its own completion.
 //
 // Promises, checked in tests/sched at every step of every seed:
 //   - every item gets exactly one ItemDone, every request one RequestDone, every batch one
@@ -40,6 +44,10 @@ struct RouterOptions {
   std::vector<LaneOptions> lanes;
   // A segment in flight for this long may be read again elsewhere.
   TimeNs hedge_after = 250 * kMillisecond;
+  // Near the end of a list, a tier leaves segments to another that would have them sooner.
+  bool narrowing = true;
+  // An idle tier reads again what another would have later than it.
+  bool hedging = true;
   // Bytes that a step claims on a tier before the next step has its turn.
   uint64_t turn_bytes = 4 * kMiB;
   // Staged chunks being copied at once; the rest waits here, where cancel reaches it.
@@ -130,7 +138,16 @@ class Router {
   void Claim(TimeNs now);
   bool ClaimNext(TierLane& lane, TimeNs now);
   uint64_t ClaimFrom(Step& step, TierLane& lane, TimeNs now);
+  // Whether another holder should have `bytes` of this list sooner than `lane`.
+  bool LeaveToOthers(const TierLane& lane, const ReadList& list, TierSet holders, uint64_t bytes,
+                     TimeNs now) const;
   bool Hedge(TierLane& lane, TimeNs now);
+  // The read whose segment `lane` should read again, as an index; kNoRead if there is none.
+  uint32_t WorstRead(const TierLane& lane, TimeNs now) const;
+  // How much longer a read should take, as far as one can tell.
+  TimeNs Remaining(const Read& read, uint64_t bytes_up_to_it, TimeNs now) const;
+  bool LateEverywhere(const SegmentState& segment, TierId except, TimeNs now) const;
+  void ScheduleHedges(TimeNs now);
   TimeNs HedgeAge(const TierLane& lane) const;
   // Whether its oldest read is late.
   bool Late(const TierLane& lane, TimeNs now) const;

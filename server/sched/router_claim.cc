@@ -9,6 +9,14 @@ namespace kvstream::sched {
 
 using Stage = SegmentState::Stage;
 
+namespace {
+
+constexpr uint32_t kNoRead = UINT32_MAX;
+// How often an idle tier looks whether a read of another has become worth reading again.
+constexpr TimeNs kTailCheck = 5 * kMillisecond;
+
+}  // namespace
+
 TierId Router::FastestOf(TierSet tiers) const {
   // Config order until rates are known, and among equals.
   TierId best{kTiersMax};
@@ -24,18 +32,33 @@ TierId Router::FastestOf(TierSet tiers) const {
 }
 
 void Router::Claim(TimeNs now) {
+  // The fastest first: it may take the last segment from under the others.
+  absl::InlinedVector<TierLane*, kTiersMax> lanes;
+  for (TierLane& lane : lanes_) lanes.push_back(&lane);
+  std::stable_sort(lanes.begin(), lanes.end(),
+                   [](const auto* a, const auto* b) { return a->rate() > b->rate(); });
   bool claimed = true;
   while (claimed) {
     claimed = false;
-    for (TierLane& lane : lanes_) {  // One claim each in turn: a small pool is shared fairly.
+    for (TierLane* next : lanes) {  // One claim each in turn: a small pool is shared fairly.
+      TierLane& lane = *next;
       if (lane.usable() && (ClaimNext(lane, now) || Hedge(lane, now))) claimed = true;
     }
   }
+  ScheduleHedges(now);
+}
+
+void Router::ScheduleHedges(TimeNs now) {
   next_hedge_check_ = kNever;
   for (const TierLane& lane : lanes_) {
     if (lane.reads().empty()) continue;
     const TimeNs due = reads_[lane.reads().front()].began + HedgeAge(lane);
     next_hedge_check_ = std::min(next_hedge_check_, std::max(due, now + options_.hedge_after / 4));
+    for (const TierLane& other : lanes_) {
+      if (options_.hedging && other.usable() && other.in_flight() == 0 && other.rate() > 0) {
+        next_hedge_check_ = std::min(next_hedge_check_, now + kTailCheck);
+      }
+    }
   }
 }
 
@@ -58,7 +81,8 @@ bool Router::ClaimNext(TierLane& lane, TimeNs now) {
 uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
   if (step.joining) return 0;
   Slot slot;
-  const auto waits = [&](const SegmentRef& ref) {
+  const ReadList* list = nullptr;
+  const auto waits = [&](const SegmentRef& ref, TierSet holders) {
     const Fetch& fetch = fetches_[ref.fetch];
     if (!fetch.live || fetch.generation != ref.generation || !fetch.tiers.Has(lane.id()) ||
         fetch.segments[ref.segment].stage != Stage::kQueued) {
@@ -66,6 +90,7 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
     }
     const uint64_t bytes = fetch.shape.PaddedBytesOf(ref.segment);
     if (!lane.HasRoom(bytes)) return ReadList::Verdict::kSkip;
+    if (LeaveToOthers(lane, *list, holders, bytes, now)) return ReadList::Verdict::kSkip;
     const auto free = slots_->AllocateRead(bytes);
     if (!free) return ReadList::Verdict::kSkip;
     slot = *free;
@@ -77,6 +102,7 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
     step.first_list += 1;
   }
   for (size_t i = step.first_list; i < step.lists.size(); ++i) {
+    list = &step.lists[i];
     if (!step.lists[i].Take(lane.id(), waits, fastest, &taken)) continue;
     StartRead(lane, taken.fetch, taken.segment, slot, now);
     return slot.bytes;
@@ -95,30 +121,83 @@ bool Router::Late(const TierLane& lane, TimeNs now) const {
   return !lane.reads().empty() && now - reads_[lane.reads().front()].began >= HedgeAge(lane);
 }
 
-bool Router::Hedge(TierLane& lane, TimeNs now) {
+bool Router::LeaveToOthers(const TierLane& lane, const ReadList& list, TierSet holders,
+                           uint64_t bytes, TimeNs now) const {
+  if (!options_.narrowing || !lane.rate_is_current()) return false;
+  const TimeNs mine = lane.ExpectedTime(bytes, now);
+  double rates = lane.RateAt(now);
+  double work = static_cast<double>(list.bytes() + lane.in_flight());
+  bool sooner = false;
+  for (const TierLane& other : lanes_) {
+    if (other.id() == lane.id() || !holders.Has(other.id()) || !other.usable()) continue;
+    if (!other.rate_is_current() || Late(other, now)) continue;
+    // Two idle tiers never wait for each other.
+    if (lane.in_flight() == 0 && other.in_flight() == 0) continue;
+    rates += other.RateAt(now);
+    work += static_cast<double>(other.in_flight());
+    sooner = sooner || other.ExpectedTime(bytes, now) < mine;
+  }
+  // All of it would end then if nobody had to wait for anybody.
+  return sooner && static_cast<double>(mine) > work / rates * 1e9;
+}
+
+TimeNs Router::Remaining(const Read& read, uint64_t bytes_up_to_it, TimeNs now) const {
+  if (read.expected == 0) return 0;
+  const double rate = lanes_[read.tier.value].RateAt(now);
+  const auto turn = static_cast<TimeNs>(static_cast<double>(bytes_up_to_it) / rate * 1e9);
+  // One that is overdue may take as long again as it is late: latencies have long tails.
+  const TimeNs age = now - read.began;
+  return std::max(turn, age < read.expected ? read.expected - age : age - read.expected);
+}
+
+uint32_t Router::WorstRead(const TierLane& lane, TimeNs now) const {
+  uint32_t worst = kNoRead;
+  TimeNs worst_remaining = 0;
   for (const TierLane& other : lanes_) {
     if (other.id() == lane.id()) continue;
-    const TimeNs age = HedgeAge(other);
+    const TimeNs late = HedgeAge(other);
+    uint64_t bytes = 0;
     for (const uint32_t r : other.reads()) {
       const Read& read = reads_[r];
-      if (now - read.began < age) break;
+      bytes += read.slot.bytes;
       const Fetch& fetch = fetches_[read.fetch];
       const SegmentState& segment = fetch.segments[read.segment];
       if (read.orphan || segment.stage != Stage::kReading || !fetch.tiers.Has(lane.id())) continue;
-      const bool late_everywhere =
-          std::all_of(segment.reads.begin(), segment.reads.end(), [&](uint32_t i) {
-            const Read& o = reads_[i];
-            return o.tier != lane.id() && now - o.began >= HedgeAge(lanes_[o.tier.value]);
-          });
-      if (!late_everywhere || !lane.HasRoom(read.slot.bytes)) continue;
-      const auto slot = slots_->AllocateRead(read.slot.bytes);
-      if (!slot) return false;
-      hedges_[lane.id().value] += 1;
-      StartRead(lane, read.fetch, read.segment, *slot, now);
-      return true;
+      TimeNs remaining = Remaining(read, bytes, now);
+      if (now - read.began >= late) {
+        remaining = kNever;
+      } else if (!options_.hedging || lane.rate() <= 0) {
+        continue;
+      }
+      const TimeNs mine = lane.ExpectedTime(read.slot.bytes, now);
+      // It should win clearly, or the bytes are for nothing.
+      if (remaining <= worst_remaining || remaining <= mine + mine / 4 + kMillisecond) continue;
+      if (segment.reads.size() > 1 && !LateEverywhere(segment, lane.id(), now)) continue;
+      worst = r;
+      worst_remaining = remaining;
     }
   }
-  return false;
+  return worst;
+}
+
+bool Router::LateEverywhere(const SegmentState& segment, TierId except, TimeNs now) const {
+  return std::all_of(segment.reads.begin(), segment.reads.end(), [&](uint32_t i) {
+    const Read& read = reads_[i];
+    return read.tier != except && now - read.began >= HedgeAge(lanes_[read.tier.value]);
+  });
+}
+
+bool Router::Hedge(TierLane& lane, TimeNs now) {
+  if (!lane.HasRoom(1)) return false;
+  const uint32_t index = WorstRead(lane, now);
+  if (index == kNoRead) return false;
+  const Read& read = reads_[index];
+  if (!lane.HasRoom(read.slot.bytes)) return false;
+  const auto slot = slots_->AllocateRead(read.slot.bytes);
+  if (!slot) return false;
+  hedges_[lane.id().value] += 1;
+  StartRead(lane, read.fetch, read.segment, *slot, now);
+  return true;
 }
 
 void Router::StartRead(TierLane& lane, uint32_t fetch_index, uint32_t segment, const Slot& slot,
@@ -139,6 +218,8 @@ void Router::StartRead(TierLane& lane, uint32_t fetch_index, uint32_t segment, c
   read.tier = lane.id();
   read.slot = slot;
   read.began = now;
+  read.ahead = lane.in_flight();
+  read.expected = lane.rate() > 0 ? lane.ExpectedTime(slot.bytes, now) : 0;
   read.in_lane = std::prev(lane.reads().end());
   read_of_[ticket] = index;
   fetch.reads += 1;

@@ -107,7 +107,8 @@ void Router::Enqueue(const Fetch& fetch, const Waiter& waiter, uint32_t segment,
   Step& step = *waiter.batch->step;
   const size_t at = step.joint ? 0 : waiter.ref.request;
   step.first_list = std::min(step.first_list, at);  // It may have been empty.
-  const SegmentRef ref{fetch.index, fetch.generation, segment};
+  const auto bytes = static_cast<uint32_t>(fetch.shape.PaddedBytesOf(segment));
+  const SegmentRef ref{fetch.index, fetch.generation, segment, bytes};
   if (front) {
     step.lists[at].PushFront(fetch.tiers, ref);
   } else {
@@ -131,6 +132,7 @@ void Router::OnRead(Ticket ticket, absl::StatusCode code, TimeNs now) {
   TierLane& lane = lanes_[read.tier.value];
   const bool ok = code == absl::StatusCode::kOk;
   lane.Ended(read.slot.bytes, ok, now);
+  if (ok) lane.NoteRead(read.ahead, read.slot.bytes, now - read.began);
   lane.reads().erase(read.in_lane);
   if (read.orphan) lane.Unquarantine(read.slot.bytes);
   fetch.reads -= 1;

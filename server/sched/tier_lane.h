@@ -51,6 +51,17 @@ class TierLane {
 
   // Bytes per second while busy, smoothed over about half a second; 0 until known.
   double rate() const { return rate_; }
+  // Whether the rate tells what the tier does now: it was measured since it last began anew after
+  // a second without reads.
+  bool rate_is_current() const { return rate_ > 0 && !resumed_; }
+  // The same as it looks at `now`: less than rate() once completions are overdue.
+  double RateAt(TimeNs now) const;
+
+  // A read of `bytes` that began behind `ahead` others took so long.
+  void NoteRead(uint64_t ahead, uint64_t bytes, TimeNs took);
+  // How long a read of `bytes`, begun at `now`, should take: the tier's latency, after what is in
+  // flight. Meaningless until the rate is known.
+  TimeNs ExpectedTime(uint64_t bytes, TimeNs now) const;
 
   // Reads in flight in the order of their begin, as indexes of the router's read table.
   std::list<uint32_t>& reads() { return reads_; }
@@ -67,6 +78,9 @@ class TierLane {
   TimeNs sample_begin_ = 0;  // Moved by the time that it was idle.
   TimeNs idle_since_ = 0;
   uint64_t sample_bytes_ = 0;
+  bool resumed_ = false;  // After a second without reads, and no sample since.
+  uint64_t last_bytes_ = 0;  // Of the read that ended last.
+  double latency_ns_ = 0;    // What reads take beyond their turn at the rate; smoothed.
   std::list<uint32_t> reads_;
 };
 

@@ -20,7 +20,7 @@ std::optional<uint32_t> Take(ReadList& list, TierId tier,
                              const std::function<Verdict(uint32_t)>& verdict) {
   SegmentRef taken;
   const bool any = list.Take(
-      tier, [&](const SegmentRef& ref) { return verdict(ref.segment); },
+      tier, [&](const SegmentRef& ref, TierSet) { return verdict(ref.segment); },
       [](TierSet holders) { return holders.Has(kFast) ? kFast : kSlow; }, &taken);
   if (!any) return std::nullopt;
   return taken.segment;

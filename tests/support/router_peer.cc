@@ -107,12 +107,26 @@ std::string RouterPeer::CheckLanes(const Router& router, uint64_t segment_bytes)
     if (in_flight != lane.in_flight()) return "a tier miscounts its bytes in flight";
     if (quarantined != lane.quarantined()) return "a tier miscounts its quarantine";
     if (queued == 0 || !lane.usable() || !lane.HasRoom(segment_bytes)) continue;
+    if (router.options_.narrowing && LeftToOthers(router, lane)) continue;
     if (const auto slot = router.slots_->AllocateRead(segment_bytes)) {
       router.slots_->Free(*slot);
       return "a segment waits though tier " + std::to_string(lane.id().value) + " could read it";
     }
   }
   return "";
+}
+
+bool RouterPeer::LeftToOthers(const Router& router, const TierLane& lane) {
+  if (lane.in_flight() > 0) return true;
+  return std::all_of(router.fetches_.begin(), router.fetches_.end(), [&](const Fetch& fetch) {
+    const bool queued = std::any_of(fetch.segments.begin(), fetch.segments.end(),
+                                    [](const auto& s) { return s.stage == Stage::kQueued; });
+    if (!fetch.live || !queued || !fetch.tiers.Has(lane.id())) return true;
+    return std::any_of(router.lanes_.begin(), router.lanes_.end(), [&](const TierLane& other) {
+      return other.id() != lane.id() && fetch.tiers.Has(other.id()) && other.usable() &&
+             other.in_flight() > 0;
+    });
+  });
 }
 
 std::string RouterPeer::CheckBatches(const Router& router) {

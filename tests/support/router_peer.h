@@ -22,6 +22,8 @@ class RouterPeer {
   static std::string CheckSegment(const Router& router, const Fetch& fetch, uint32_t segment);
   static std::string CheckWaiters(const Router& router, const Fetch& fetch);
   static std::string CheckLanes(const Router& router, uint64_t segment_bytes);
+  // Whether whatever waits for this tier may wait: it is reading, or another that could take it is.
+  static bool LeftToOthers(const Router& router, const TierLane& lane);
   static std::string CheckBatches(const Router& router);
 };
 

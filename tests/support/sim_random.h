@@ -4,7 +4,9 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 namespace kvstream {
 
@@ -25,6 +27,11 @@ class SimRandom {
   uint64_t Between(uint64_t low, uint64_t high) { return low + Below(high - low + 1); }
   // In [0, 1).
   double Real() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
+  // Standard normal (Box-Muller).
+  double Normal() {
+    const double radius = std::sqrt(-2 * std::log(1 - Real()));
+    return radius * std::cos(2 * std::numbers::pi * Real());
+  }
   bool Chance(double probability) { return Real() < probability; }
 
  private:

@@ -5,6 +5,12 @@
 #include <cstring>
 
 namespace kvstream::sched {
+namespace {
+
+// The 99th percentile of the standard normal distribution.
+constexpr double kNormalP99 = 2.3263;
+
+}  // namespace
 
 TimeNs SimTier::EndOfTransfer(TimeNs begin, uint64_t bytes) const {
   double left = static_cast<double>(bytes);
@@ -46,6 +52,11 @@ SimTier::Fate SimTier::Read(const ContentId& content, uint64_t bytes, TimeNs now
     fate.at += static_cast<TimeNs>(random_.Below(static_cast<uint64_t>(options_.jitter)));
   }
   if (random_.Chance(options_.tail_chance)) fate.at += options_.tail;
+  if (options_.lognormal_latency > 0) {
+    const double sigma = std::log(options_.lognormal_p99) / kNormalP99;
+    fate.at += static_cast<TimeNs>(static_cast<double>(options_.lognormal_latency) *
+                                   std::exp(sigma * random_.Normal()));
+  }
   if (fate.at > options_.dies_at) {
     return Fate{options_.dies_at, absl::StatusCode::kUnavailable, false};
   }

@@ -26,6 +26,10 @@ struct SimTierOptions {
   TimeNs jitter = 0;
   double tail_chance = 0;
   TimeNs tail = 0;
+  // Where set, each read takes this much more, times a lognormal factor of median 1 whose 99th
+  // percentile is `lognormal_p99`.
+  TimeNs lognormal_latency = 0;
+  double lognormal_p99 = 1;
   // Of each read.
   double error_chance = 0;
   double damage_chance = 0;
@@ -52,10 +56,10 @@ class SimTier {
   // REQUIRES: `now` never goes back.
   Fate Read(const ContentId& content, uint64_t bytes, TimeNs now);
 
- private:
-  // When `bytes` that begin to flow at `begin` have all flowed.
+  // When `bytes` that begin to flow at `begin`, and have the tier to themselves, have all flowed.
   TimeNs EndOfTransfer(TimeNs begin, uint64_t bytes) const;
 
+ private:
   const SimTierOptions options_;
   const uint64_t seed_;
   SimRandom random_;

@@ -30,6 +30,8 @@ struct SimOptions {
   double copy_bytes_per_second = 10e9;
   TimeNs copy_jitter = 0;
   double staged_damage_chance = 0;
+  // Off: the parts are compared with each other at the end alone, not after every event.
+  bool deep_checks = true;
   uint64_t seed = 1;
 };
 

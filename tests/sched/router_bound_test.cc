@@ -1,0 +1,77 @@
+// How far above the bound steps end, over many seeds: the claims of bench/README.md in virtual
+// time. KVSTREAM_SEEDS says how many seeds to try of each load.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/route_scenario.h"
+
+namespace kvstream::sched {
+namespace {
+
+uint64_t SeedsOr(uint64_t otherwise) {
+  const char* value = std::getenv("KVSTREAM_SEEDS");
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+struct Spread {
+  double median = 0;
+  double p95 = 0;
+  double worst = 0;
+};
+
+Spread SpreadOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values[values.size() / 2], values[values.size() * 95 / 100], values.back()};
+}
+
+// Runs the seeds of `make`, and says and returns how they went.
+template <typename Make>
+Spread Measure(const char* what, uint64_t seeds, Make make) {
+  std::vector<double> above;
+  double read = 0;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    const RouteScenario scenario = make(seed);
+    const SimOptions options = OptionsOf(scenario);
+    double sum = 0;
+    for (const SimTierOptions& tier : options.tiers) sum += tier.bytes_per_second;
+    double share = 0;
+    above.push_back(PercentAboveBound(scenario, options, static_cast<uint64_t>(3 * sum), &share));
+    read += share / static_cast<double>(seeds);
+  }
+  const Spread spread = SpreadOf(above);
+  std::printf("%-13s median %.2f %%, p95 %.2f %%, worst %.2f %% above the bound; read x%.4f\n",
+              what, spread.median, spread.p95, spread.worst, read);
+  EXPECT_LT(read, 1.01) << what << ": hedges should cost few bytes";
+  return spread;
+}
+
+TEST(RouterBoundTest, StepsEndNearTheBoundUnderEveryLoad) {
+  for (const Load load : kLoads) {
+    const Spread spread = Measure(NameOf(load), SeedsOr(100), [load](uint64_t seed) {
+      return RouteScenario{.load = load, .seed = seed};
+    });
+    EXPECT_LE(spread.median, load == Load::kQuiet ? 2 : 3) << NameOf(load);
+    EXPECT_LE(spread.p95, 4) << NameOf(load);
+  }
+}
+
+TEST(RouterBoundTest, StepsEndNearTheBoundOnAnyTwoTiers) {
+  const Spread spread = Measure("any tiers", SeedsOr(200), [](uint64_t seed) {
+    SimRandom random(seed * 7919);
+    RouteScenario scenario{.load = kLoads[random.Below(std::size(kLoads))], .seed = seed};
+    scenario.slow_rate = scenario.fast_rate * (0.1 + 0.9 * random.Real());
+    scenario.slow_latency = static_cast<TimeNs>(random.Between(100'000, 20'000'000));
+    scenario.segment_bytes = kMiB << random.Below(4);
+    scenario.segments_per_chunk = static_cast<uint32_t>(random.Between(1, 8));
+    return scenario;
+  });
+  EXPECT_LE(spread.median, 2);
+  EXPECT_LE(spread.p95, 4);
+}
+
+}  // namespace
+}  // namespace kvstream::sched
