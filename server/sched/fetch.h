@@ -57,6 +57,8 @@ struct Step {
   // Joint: lists[0]. Independent: a list for each request of the one batch.
   std::vector<ReadList> lists;
   size_t first_list = 0;  // Those before it are empty.
+  // Bytes that it may claim on each tier before the next step's turn; negative: taken in advance.
+  absl::InlinedVector<int64_t, kTiersMax> credits;
 };
 
 // How far a segment is for one waiter.

@@ -48,6 +48,7 @@ Step* Router::StepFor(const BatchSpec& spec) {
   step->key = spec.joint ? spec.step_key : 0;
   step->ranks = step->key != 0 ? spec.ranks : 1;
   step->joining = true;
+  step->credits.resize(lanes_.size());
   step->join_deadline = spec.join_deadline;
   steps_.push_back(std::move(step));
   return steps_.back().get();
@@ -166,10 +167,9 @@ void Router::RemoveStep(Step* step) {
                                [step](const auto& owned) { return owned.get() == step; });
   const auto index = static_cast<size_t>(at - steps_.begin());
   steps_.erase(at);
-  for (Turn& turn : turns_) {
-    if (turn.step == index) turn.bytes = 0;
-    if (turn.step > index) turn.step -= 1;
-    if (turn.step >= steps_.size()) turn.step = 0;
+  for (size_t& turn : turns_) {
+    if (turn > index) turn -= 1;
+    if (turn >= steps_.size()) turn = 0;
   }
 }
 

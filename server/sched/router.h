@@ -48,7 +48,8 @@ struct RouterOptions {
   bool narrowing = true;
   // An idle tier reads again what another would have later than it.
   bool hedging = true;
-  // Bytes that a step claims on a tier before the next step has its turn.
+  // Bytes that a step may claim on a tier before the next step has its turn. What a segment takes
+  // beyond them, its step waits out.
   uint64_t turn_bytes = 4 * kMiB;
   // Staged chunks being copied at once; the rest waits here, where cancel reaches it.
   uint32_t staged_copies_max = 64;
@@ -137,6 +138,7 @@ class Router {
   // router_claim.cc: who reads what next.
   void Claim(TimeNs now);
   bool ClaimNext(TierLane& lane, TimeNs now);
+  void NextTurn(TierId tier);
   uint64_t ClaimFrom(Step& step, TierLane& lane, TimeNs now);
   // Whether another holder should have `bytes` of this list sooner than `lane`.
   bool LeaveToOthers(const TierLane& lane, const ReadList& list, TierSet holders, uint64_t bytes,
@@ -175,12 +177,7 @@ class Router {
   std::deque<ItemRef> staged_waiting_;
   uint32_t staged_copies_ = 0;
 
-  // Whose turn it is on each tier, and how much of it is left.
-  struct Turn {
-    size_t step = 0;
-    uint64_t bytes = 0;
-  };
-  std::vector<Turn> turns_;
+  std::vector<size_t> turns_;  // Which step's turn it is, by tier.
   TimeNs next_hedge_check_ = kNever;
 
   std::vector<Command> commands_;

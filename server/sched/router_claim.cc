@@ -63,18 +63,38 @@ void Router::ScheduleHedges(TimeNs now) {
 }
 
 bool Router::ClaimNext(TierLane& lane, TimeNs now) {
-  if (queued_[lane.id().value] == 0 || !lane.HasRoom(1)) return false;
-  Turn& turn = turns_[lane.id().value];
-  const size_t steps = steps_.size();
-  for (size_t k = 0; k < steps; ++k) {
-    const size_t at = (turn.step + k) % steps;
-    const uint64_t bytes = ClaimFrom(*steps_[at], lane, now);
-    if (bytes == 0) continue;
-    turn = Turn{at, (k == 0 ? turn.bytes : 0) + bytes};
-    if (turn.bytes >= options_.turn_bytes) turn = Turn{(at + 1) % steps, 0};
-    return true;
+  if (queued_[lane.id().value] == 0) return false;
+  if (!lane.HasRoom(1)) {
+    lane.NoteLimited();
+    return false;
+  }
+  // Deficit round robin. Rounds go on while some step has only to pay back what a segment larger
+  // than its turn took in advance.
+  size_t& turn = turns_[lane.id().value];
+  bool in_debt = true;
+  while (in_debt) {
+    in_debt = false;
+    for (size_t k = 0; k < steps_.size(); ++k) {
+      Step& step = *steps_[turn];
+      int64_t& credit = step.credits[lane.id().value];
+      if (credit > 0) {
+        const uint64_t bytes = ClaimFrom(step, lane, now);
+        credit = bytes > 0 ? credit - static_cast<int64_t>(bytes) : 0;
+        if (credit <= 0) NextTurn(lane.id());
+        if (bytes > 0) return true;
+      } else {
+        in_debt = true;
+        NextTurn(lane.id());
+      }
+    }
   }
   return false;
+}
+
+void Router::NextTurn(TierId tier) {
+  size_t& turn = turns_[tier.value];
+  turn = (turn + 1) % steps_.size();
+  steps_[turn]->credits[tier.value] += static_cast<int64_t>(options_.turn_bytes);
 }
 
 // Bytes claimed; 0 when the step has nothing for this tier now.
@@ -89,7 +109,10 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
       return ReadList::Verdict::kDrop;
     }
     const uint64_t bytes = fetch.shape.PaddedBytesOf(ref.segment);
-    if (!lane.HasRoom(bytes)) return ReadList::Verdict::kSkip;
+    if (!lane.HasRoom(bytes)) {
+      lane.NoteLimited();
+      return ReadList::Verdict::kSkip;
+    }
     if (LeaveToOthers(lane, *list, holders, bytes, now)) return ReadList::Verdict::kSkip;
     const auto free = slots_->AllocateRead(bytes);
     if (!free) return ReadList::Verdict::kSkip;

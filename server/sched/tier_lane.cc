@@ -24,8 +24,12 @@ void TierLane::Began(uint64_t bytes, TimeNs now) {
 
 void TierLane::Ended(uint64_t bytes, bool ok, TimeNs now) {
   in_flight_ -= bytes;
-  if (in_flight_ == 0) idle_since_ = now;
+  if (in_flight_ == 0) {
+    idle_since_ = now;
+    window_.NoteIdle();
+  }
   if (!ok) return;
+  window_.NoteEnded(bytes, rate_, now);
   last_bytes_ = bytes;
   sample_bytes_ += bytes;
   const TimeNs took = now - sample_begin_;

@@ -6,30 +6,41 @@
 #include <list>
 
 #include "server/base/types.h"
+#include "server/sched/read_window.h"
 
 namespace kvstream::sched {
 
 struct LaneOptions {
-  // Bytes of reads in flight.
+  // Most bytes in flight.
   uint64_t window_bytes = 32 * kMiB;
   // Bytes of slots that reads nobody waits for may hold before the tier is taken out.
   uint64_t quarantine_bytes = 64 * kMiB;
+  // Where set, the window shrinks to what the tier needs, to no less than it moves in this time.
+  TimeNs ahead = 0;
 };
 
 class TierLane {
  public:
-  TierLane(TierId id, const LaneOptions& options) : id_(id), options_(options) {}
+  TierLane(TierId id, const LaneOptions& options)
+      : id_(id), options_(options), window_(options.window_bytes, options.ahead) {}
 
   TierId id() const { return id_; }
-  uint64_t window_bytes() const { return options_.window_bytes; }
+  // Bytes that it may have in flight now.
+  uint64_t window_bytes() const { return window_.bytes(); }
+  uint64_t window_max() const { return window_.max_bytes(); }
   uint64_t quarantine_limit() const { return options_.quarantine_bytes; }
   uint64_t in_flight() const { return in_flight_; }
   uint64_t quarantined() const { return quarantined_; }
 
   // A window smaller than one segment still lets one through: progress never depends on its size.
+  // One that has shrunk lets two through, so that the tier always has a next one to go on with.
   bool HasRoom(uint64_t bytes) const {
-    return in_flight_ == 0 || in_flight_ + bytes <= options_.window_bytes;
+    const uint64_t in_all = in_flight_ + bytes;
+    return in_flight_ == 0 || in_all <= window_.bytes() ||
+           (in_all <= 2 * bytes && in_all <= window_.max_bytes());
   }
+  // Reads wait because it has no room.
+  void NoteLimited() { window_.NoteLimited(); }
 
   // Out of service: by an operator or the health rules (`held_out`), or by a full quarantine.
   bool usable() const { return !held_out_ && !choked_; }
@@ -70,6 +81,7 @@ class TierLane {
  private:
   const TierId id_;
   const LaneOptions options_;
+  ReadWindow window_;
   uint64_t in_flight_ = 0;
   uint64_t quarantined_ = 0;
   bool held_out_ = false;
@@ -78,7 +90,7 @@ class TierLane {
   TimeNs sample_begin_ = 0;  // Moved by the time that it was idle.
   TimeNs idle_since_ = 0;
   uint64_t sample_bytes_ = 0;
-  bool resumed_ = false;  // After a second without reads, and no sample since.
+  bool resumed_ = false;     // After a second without reads, and no sample since.
   uint64_t last_bytes_ = 0;  // Of the read that ended last.
   double latency_ns_ = 0;    // What reads take beyond their turn at the rate; smoothed.
   std::list<uint32_t> reads_;

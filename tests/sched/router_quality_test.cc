@@ -272,6 +272,48 @@ TEST(RouterQualityTest, TwoStepsShareTheTiersEqually) {
   EXPECT_LE(second, 1.10 * Bytes(200) / (kFastRate + kSlowRate));
 }
 
+TEST(RouterQualityTest, StepsOfLargeAndSmallSegmentsShareTheTiersEqually) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.router.turn_bytes = kMiB;
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 200, Tiers({0, 1})));
+  std::vector<Item> small;
+  for (uint64_t c = 0; c < 3200; ++c) {
+    small.push_back(ItemOn(10000 + c, Tiers({0, 1}), ChunkShape{kMiB, kMiB}));
+  }
+  world.AdmitAt(0, BatchOf(2, std::move(small)));
+  const double second = SecondsFor(world, 2);
+  const double first = static_cast<double>(world.batch(OperationId{1}).done_at) / 1e9;
+  EXPECT_NEAR(first / second, 1.0, 0.02);
+}
+
+// What is in flight before a newcomer is bounded by `ahead`: the window has shrunk to it.
+TEST(RouterQualityTest, NewcomersWaitForAheadAndNoMore) {
+  constexpr TimeNs kAhead = 20 * kMillisecond;
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.router.lanes.assign(2, LaneOptions{256 * kMiB, 64 * kMiB, kAhead});
+  options.pool_bytes = options.reserved_bytes = kGiB;
+  options.deep_checks = false;
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 4000, Tiers({0, 1})));  // 17 seconds of reading.
+  const double alone = Bytes(4) / (kFastRate + kSlowRate);
+  for (uint64_t n = 0; n < 100; ++n) {
+    world.AdmitAt(5 * kSecond + static_cast<TimeNs>(n) * 97 * kMillisecond,
+                  Chunks(2 + n, 4, Tiers({0, 1}), 100'000 + 10 * n));
+  }
+  SecondsFor(world, 1);
+  std::vector<double> took;
+  for (uint64_t n = 0; n < 100; ++n) {
+    const BatchModel& batch = world.batch(OperationId{2 + n});
+    took.push_back(static_cast<double>(batch.done_at - batch.admitted_at) / 1e9);
+  }
+  std::sort(took.begin(), took.end());
+  // The window, wider by half while it looks whether more would help, and what of a segment of each
+  // step is under way on the slow tier when the fast one has done its part.
+  const double waits = 2 * static_cast<double>(kAhead) / 1e9 + 2.0 * kSegment / kSlowRate;
+  EXPECT_LE(took[98], 2 * alone + waits);
+}
+
 TEST(RouterQualityTest, SmallStepDoesNotWaitForALargeOne) {
   SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
   world.AdmitAt(0, Chunks(1, 200, Tiers({0, 1})));

@@ -82,7 +82,8 @@ SimOptions OptionsOf(const RouteScenario& scenario) {
   // Windows have to cover bandwidth times latency, whose mean is near three times its median here.
   const double latency = 3 * static_cast<double>(scenario.slow_latency) / 1e9;
   const auto covers = static_cast<uint64_t>(2 * scenario.slow_rate * latency);
-  options.router.lanes.resize(2, LaneOptions{std::max(128 * kMiB, covers), 64 * kMiB});
+  options.router.lanes.resize(
+      2, LaneOptions{std::max(128 * kMiB, covers), 64 * kMiB, 100 * kMillisecond});
   options.pool_bytes = options.reserved_bytes = 4 * kGiB;
   options.copy_bytes_per_second = 20e9;
   options.seed = scenario.seed;

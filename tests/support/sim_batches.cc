@@ -50,9 +50,12 @@ SimOptions RandomOptions(SimRandom& random) {
     LaneOptions lane;
     lane.window_bytes = random.Between(1, 16) * kSegmentBytes - random.Below(2);
     lane.quarantine_bytes = lane.window_bytes / random.Between(1, 4);
+    lane.ahead = random.Chance(0.5) ? RandomTime(random, kMillisecond, 100 * kMillisecond) : 0;
     options.router.lanes.push_back(lane);
   }
   options.router.hedge_after = RandomTime(random, 5 * kMillisecond, 250 * kMillisecond);
+  options.router.narrowing = random.Chance(0.8);
+  options.router.hedging = random.Chance(0.8);
   options.router.turn_bytes = random.Between(1, 8) * kSegmentBytes;
   options.router.staged_copies_max = static_cast<uint32_t>(random.Between(1, 8));
   options.reserved_bytes = random.Between(1, 6) * kSegmentBytes;
