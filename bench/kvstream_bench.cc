@@ -30,6 +30,7 @@ struct StepOptions {
   uint64_t bytes = uint64_t{1} << 30;
   uint64_t chunk_bytes = uint64_t{16} << 20;
   uint64_t segment_bytes = uint64_t{4} << 20;
+  uint64_t requests = 1;
   bool store = false;
   bool paced = false;
 };
@@ -156,9 +157,13 @@ class StepBench {
     v1::ReadStep step;
     step.set_mode(v1::ReadStep::MODE_JOINT);
     step.set_deadline_ms(absl::ToInt64Milliseconds(kPatience));
-    v1::ReadRequest& request = *step.add_requests();
-    request.set_namespace_id(namespace_id_);
-    for (uint64_t c = 0; c < chunks(); ++c) *request.add_chunks() = At(c);
+    for (uint64_t r = 0; r < options_.requests; ++r) {
+      v1::ReadRequest& request = *step.add_requests();
+      request.set_namespace_id(namespace_id_);
+      const uint64_t end = chunks() * (r + 1) / options_.requests;
+      for (uint64_t c = chunks() * r / options_.requests; c < end; ++c)
+        *request.add_chunks() = At(c);
+    }
     auto operation = client_->ReadStep(std::move(step));
     if (!operation.ok()) return Fail("read", operation.status());
     if (!(*operation)->WaitEnded(kPatience)) return Fail("read", absl::DeadlineExceededError(""));
@@ -191,6 +196,8 @@ int Main(const std::vector<std::string>& arguments) {
       SizeOption("--bytes", "of the step", {1, kMax}, &step.bytes),
       SizeOption("--chunk-bytes", "of a chunk", {4096, kMax}, &step.chunk_bytes),
       SizeOption("--segment-bytes", "of a segment", {4096, kMax}, &step.segment_bytes),
+      NumberOption("--requests", "N", "that the step is made of, each of as many chunks",
+                   {1, 65536}, &step.requests),
       FlagOption("--store", "store the chunks instead of reading them", &step.store),
       FlagOption("--paced", "wait for a line of input before each", &step.paced),
       FlagOption("--help", "print this and exit", &help),
@@ -201,9 +208,9 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!rest.ok() || *rest != std::vector<std::string>{"step"} || step.socket.empty() ||
-      step.bytes < step.chunk_bytes) {
+      step.bytes / step.chunk_bytes < step.requests) {
     std::fprintf(stderr, "kvstream-bench: %s\n%s%s",
-                 rest.ok() ? "needs the command step, --socket and a chunk or more"
+                 rest.ok() ? "needs the command step, --socket and a chunk or more for each request"
                            : std::string(rest.status().message()).c_str(),
                  kUsage, OptionsHelp(options).c_str());
     return 2;

@@ -107,9 +107,14 @@ config::Options WithinLimits(config::Options options, const Limit& files) {
   return options;
 }
 
-std::vector<std::string> LimitConditions(const config::Options& options, const Limit& files,
-                                         bool huge_pages) {
+std::vector<std::string> StandingConditions(const config::Options& options, const Limit& files,
+                                            bool huge_pages) {
   std::vector<std::string> conditions;
+  if (options.routing.policy != config::Policy::kCompletion || !options.routing.narrowing ||
+      !options.routing.hedging) {
+    spdlog::warn("routing is set for comparison, steps end later than they could");
+    conditions.emplace_back("routing is set for comparison: steps end later than they could");
+  }
   if (!files.enough()) {
     spdlog::warn("limit of open files is low: need={} limit={} raise={}", files.need, files.have,
                  files.raise);
@@ -249,7 +254,7 @@ absl::Status Daemon::StartServers() {
   if (!server.ok()) return server.status();
   rpc_ = std::move(*server);
   facts_.ready.Set(1);
-  rpc_->SetReady(true, LimitConditions(options_, files_, pool_->huge_pages()));
+  rpc_->SetReady(true, StandingConditions(options_, files_, pool_->huge_pages()));
   spdlog::info("serving: version={} boot={} socket={} metrics={}", kVersion, ToHex(boot_id_),
                options_.grpc_socket, metrics_address());
   return absl::OkStatus();

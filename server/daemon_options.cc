@@ -22,6 +22,35 @@ tier::IoEngine EngineOf(config::IoEngine engine) {
   return tier::IoEngine::kAuto;
 }
 
+sched::Policy PolicyOf(config::Policy policy) {
+  switch (policy) {
+    case config::Policy::kRequestAtATime:
+      return sched::Policy::kRequestAtATime;
+    case config::Policy::kSingle:
+      return sched::Policy::kSingle;
+    case config::Policy::kFixed:
+      return sched::Policy::kFixed;
+    case config::Policy::kPublished:
+      return sched::Policy::kPublished;
+    case config::Policy::kCompletion:
+      break;
+  }
+  return sched::Policy::kCompletion;
+}
+
+sched::PolicyOptions PolicyOptionsOf(const config::RoutingOptions& routing,
+                                     const std::vector<config::TierOptions>& open) {
+  // A tier that is left out is none of the router's: what was meant for it goes to the others.
+  uint32_t single = 0;
+  while (single < open.size() && open[single].name != routing.single_tier) ++single;
+  return {.policy = PolicyOf(routing.policy),
+          .single = TierId{single},
+          .fixed_percent = routing.fixed_percent,
+          .chunks_at_a_time = routing.published_chunks,
+          .narrowing = routing.narrowing,
+          .hedging = routing.hedging};
+}
+
 }  // namespace
 
 store::NamespaceLimits NamespaceLimitsOf(const config::Options& options) {
@@ -41,6 +70,7 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
   engine.operations_per_session_max = options.operations_per_session_max;
   engine.drain = options.drain;
   engine.router.hedge_after = options.hedge_after;
+  engine.router.policy = PolicyOptionsOf(options.routing, open);
   engine.writes.replicate_all = options.replicate_all;
   engine.writes.max_defer = options.max_defer;
   const uint64_t stageable = options.pool_bytes - options.pool_reserved_bytes;
@@ -49,8 +79,9 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
   for (const config::TierOptions& tier : open) {
     // Even when all of the shared pool is staged, each tier finds its window in the reserved part.
     const uint64_t window = std::min(tier.window_bytes, options.pool_reserved_bytes / open.size());
-    engine.router.lanes.push_back(
-        {.window_bytes = window, .quarantine_bytes = std::min(tier.quarantine_bytes, window / 2)});
+    engine.router.lanes.push_back({.window_bytes = window,
+                                   .quarantine_bytes = std::min(tier.quarantine_bytes, window / 2),
+                                   .ahead = options.routing.ahead});
     engine.writes.lanes.push_back(
         {.window_bytes = tier.write_window_bytes, .backlog_bytes = tier.write_backlog_bytes});
   }

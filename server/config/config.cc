@@ -166,6 +166,41 @@ void ConvertReadsAndWrites(const v1::DaemonConfig& in, Problems& problems, Optio
   out.fsync = writes.fsync();
 }
 
+Policy PolicyOf(v1::Routing::Policy policy) {
+  switch (policy) {
+    case v1::Routing::REQUEST_AT_A_TIME:
+      return Policy::kRequestAtATime;
+    case v1::Routing::SINGLE:
+      return Policy::kSingle;
+    case v1::Routing::FIXED:
+      return Policy::kFixed;
+    case v1::Routing::PUBLISHED:
+      return Policy::kPublished;
+    case v1::Routing::COMPLETION:
+      break;
+  }
+  return Policy::kCompletion;
+}
+
+// REQUIRES: ConvertTiers has filled `out`.
+void ConvertRouting(const v1::Routing& in, Problems& problems, Options& out) {
+  RoutingOptions& routing = out.routing;
+  routing.policy = PolicyOf(in.policy());
+  routing.single_tier = in.single_tier();
+  const bool known = std::ranges::any_of(
+      out.tiers, [&](const TierOptions& tier) { return tier.name == in.single_tier(); });
+  if (in.has_single_tier() ? !known : routing.policy == Policy::kSingle) {
+    problems.Add("routing.single_tier", absl::StrCat("'", in.single_tier(), "' is no tier"));
+  }
+  routing.fixed_percent = static_cast<uint32_t>(
+      problems.InRange("routing.fixed_percent", in.fixed_percent(), {0, 100}));
+  routing.published_chunks = static_cast<uint32_t>(
+      problems.InRange("routing.published_chunks", in.published_chunks(), {1, 4096}));
+  routing.narrowing = in.narrowing();
+  routing.hedging = in.hedging();
+  routing.ahead = Milliseconds(problems.InRange("routing.ahead_ms", in.ahead_ms(), {0, 10000}));
+}
+
 // REQUIRES: ConvertPool has filled `out`. A segment may be half of what reads own of the pool, so
 // that one can be read while another is copied.
 void ConvertSegments(const v1::SessionLimits& in, Problems& problems, Options& out) {
@@ -266,6 +301,7 @@ absl::StatusOr<Options> ParseConfig(std::string_view text, std::string_view sour
   ConvertTiers(in, problems, out);
   ConvertPool(in.pool(), problems, out);
   ConvertReadsAndWrites(in, problems, out);
+  ConvertRouting(in.routing(), problems, out);
   ConvertSegments(in.limits(), problems, out);
   ConvertLimits(in.limits(), problems, out);
   ConvertDaemon(in, problems, out);

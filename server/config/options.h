@@ -27,6 +27,20 @@ struct TierOptions {
   uint32_t io_threads = 0;
 };
 
+enum class Policy { kCompletion, kRequestAtATime, kSingle, kFixed, kPublished };
+
+struct RoutingOptions {
+  Policy policy = Policy::kCompletion;
+  // Of kSingle: a name among the tiers'.
+  std::string single_tier;
+  uint32_t fixed_percent = 0;
+  uint32_t published_chunks = 0;
+  bool narrowing = true;
+  bool hedging = true;
+  // 0: windows stay as they are configured.
+  TimeNs ahead = 0;
+};
+
 struct Options {
   std::string grpc_socket;
   std::string handoff_socket;
@@ -42,6 +56,7 @@ struct Options {
   uint32_t copy_threads = 0;
 
   TimeNs hedge_after = 0;
+  RoutingOptions routing;
 
   // A copy on every tier, or one on the home tier.
   bool replicate_all = true;

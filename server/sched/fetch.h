@@ -53,10 +53,11 @@ struct Step {
   TimeNs join_deadline = 0;
   uint32_t ranks = 1;
   uint32_t arrived = 0;
+  uint64_t chunks = 0;  // That were assigned to tiers.
   std::vector<Batch*> batches;
-  // Joint: lists[0]. Independent: a list for each request of the one batch.
+  // Joint: lists[0]. Independent, or a request at a time: one for each request.
   std::vector<ReadList> lists;
-  size_t first_list = 0;  // Those before it are empty.
+  size_t first_list = 0;  // Those before it are empty, or have ended.
   // Bytes that it may claim on each tier before the next step's turn; negative: taken in advance.
   absl::InlinedVector<int64_t, kTiersMax> credits;
 };
@@ -69,6 +70,7 @@ struct Waiter {
   ItemRef ref;
   absl::InlinedVector<Need, 8> needs;  // By segment.
   uint32_t copying = 0;
+  TierSet assigned;  // Which tiers are to read it, if any of them can; empty: all.
   // It takes no more segments and goes when its copies have ended.
   bool leaving = false;
 };

@@ -35,6 +35,7 @@ Router::Router(const RouterOptions& options, SlotAllocator* slots)
   queued_.resize(lanes_.size());
   hedges_.resize(lanes_.size());
   turns_.resize(lanes_.size());
+  chunks_left_.resize(lanes_.size());
 }
 
 Step* Router::StepFor(const BatchSpec& spec) {
@@ -79,10 +80,17 @@ void Router::Admit(BatchSpec spec, TimeNs now) {
   Settle(now);
 }
 
+size_t Router::ListOf(const Step& step, uint32_t request) const {
+  return step.joint && options_.policy.policy != Policy::kRequestAtATime ? 0 : request;
+}
+
 void Router::Begin(Step* step) {
   step->joining = false;
   const std::vector<Batch*> batches = step->batches;
-  step->lists.resize(step->joint ? 1 : batches.front()->requests.size());
+  for (const Batch* batch : batches) {
+    const auto last = static_cast<uint32_t>(batch->requests.size() - 1);
+    step->lists.resize(std::max(step->lists.size(), ListOf(*step, last) + 1));
+  }
   for (Batch* batch : batches) {
     if (batch->began) continue;
     batch->began = true;

@@ -34,6 +34,7 @@
 #include "server/base/types.h"
 #include "server/sched/commands.h"
 #include "server/sched/fetch.h"
+#include "server/sched/policy.h"
 #include "server/sched/slot_allocator.h"
 #include "server/sched/tier_lane.h"
 
@@ -44,10 +45,7 @@ struct RouterOptions {
   std::vector<LaneOptions> lanes;
   // A segment in flight for this long may be read again elsewhere.
   TimeNs hedge_after = 250 * kMillisecond;
-  // Near the end of a list, a tier leaves segments to another that would have them sooner.
-  bool narrowing = true;
-  // An idle tier reads again what another would have later than it.
-  bool hedging = true;
+  PolicyOptions policy;
   // Bytes that a step may claim on a tier before the next step has its turn. What a segment takes
   // beyond them, its step waits out.
   uint64_t turn_bytes = 4 * kMiB;
@@ -96,6 +94,8 @@ class Router {
 
   // router.cc: batches and items.
   Step* StepFor(const BatchSpec& spec);
+  // Which of the step's lists a request's segments wait in.
+  size_t ListOf(const Step& step, uint32_t request) const;
   void Begin(Step* step);
   void StartItem(Batch* batch, const ItemRef& ref);
   // The source in use failed: tries the next one, or decides.
@@ -112,6 +112,8 @@ class Router {
   // router_fetch.cc: fetches, reads and copies.
   uint32_t FetchFor(const ItemState& item);
   void Join(Batch* batch, const ItemRef& ref);
+  // Which tiers the policy lets read the step's next chunk; empty: all.
+  TierSet Assign(Step& step) const;
   static bool Wanted(const Fetch& fetch, uint32_t segment);
   void AddTiers(Fetch& fetch, TierSet fresh);
   // Lists a segment where the waiter's are claimed from.
@@ -140,6 +142,10 @@ class Router {
   bool ClaimNext(TierLane& lane, TimeNs now);
   void NextTurn(TierId tier);
   uint64_t ClaimFrom(Step& step, TierLane& lane, TimeNs now);
+  // Whether every batch's request that feeds this list has ended.
+  static bool ListEnded(const Step& step, size_t list);
+  // Claims the other segments of a chunk too; returns their bytes.
+  uint64_t ClaimRest(uint32_t fetch, TierLane& lane, TimeNs now);
   // Whether another holder should have `bytes` of this list sooner than `lane`.
   bool LeaveToOthers(const TierLane& lane, const ReadList& list, TierSet holders, uint64_t bytes,
                      TimeNs now) const;
@@ -177,7 +183,8 @@ class Router {
   std::deque<ItemRef> staged_waiting_;
   uint32_t staged_copies_ = 0;
 
-  std::vector<size_t> turns_;  // Which step's turn it is, by tier.
+  std::vector<uint32_t> chunks_left_;  // kPublished: of those that a tier takes at a time.
+  std::vector<size_t> turns_;          // Which step's turn it is, by tier.
   TimeNs next_hedge_check_ = kNever;
 
   std::vector<Command> commands_;

@@ -55,7 +55,8 @@ void Router::ScheduleHedges(TimeNs now) {
     const TimeNs due = reads_[lane.reads().front()].began + HedgeAge(lane);
     next_hedge_check_ = std::min(next_hedge_check_, std::max(due, now + options_.hedge_after / 4));
     for (const TierLane& other : lanes_) {
-      if (options_.hedging && other.usable() && other.in_flight() == 0 && other.rate() > 0) {
+      if (options_.policy.hedges() && other.usable() && other.in_flight() == 0 &&
+          other.rate() > 0) {
         next_hedge_check_ = std::min(next_hedge_check_, now + kTailCheck);
       }
     }
@@ -64,7 +65,10 @@ void Router::ScheduleHedges(TimeNs now) {
 
 bool Router::ClaimNext(TierLane& lane, TimeNs now) {
   if (queued_[lane.id().value] == 0) return false;
-  if (!lane.HasRoom(1)) {
+  if (options_.policy.policy == Policy::kPublished) {
+    if (lane.in_flight() == 0) chunks_left_[lane.id().value] = options_.policy.chunks_at_a_time;
+    if (chunks_left_[lane.id().value] == 0) return false;
+  } else if (!lane.HasRoom(1)) {
     lane.NoteLimited();
     return false;
   }
@@ -102,6 +106,7 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
   if (step.joining) return 0;
   Slot slot;
   const ReadList* list = nullptr;
+  const bool published = options_.policy.policy == Policy::kPublished;
   const auto waits = [&](const SegmentRef& ref, TierSet holders) {
     const Fetch& fetch = fetches_[ref.fetch];
     if (!fetch.live || fetch.generation != ref.generation || !fetch.tiers.Has(lane.id()) ||
@@ -109,7 +114,7 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
       return ReadList::Verdict::kDrop;
     }
     const uint64_t bytes = fetch.shape.PaddedBytesOf(ref.segment);
-    if (!lane.HasRoom(bytes)) {
+    if (!published && !lane.HasRoom(bytes)) {
       lane.NoteLimited();
       return ReadList::Verdict::kSkip;
     }
@@ -121,16 +126,40 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
   };
   const auto fastest = [this](TierSet holders) { return FastestOf(holders); };
   SegmentRef taken;
-  while (step.first_list < step.lists.size() && step.lists[step.first_list].empty()) {
+  const bool in_turn = options_.policy.policy == Policy::kRequestAtATime;
+  while (step.first_list < step.lists.size() && step.lists[step.first_list].empty() &&
+         (!in_turn || ListEnded(step, step.first_list))) {
     step.first_list += 1;
   }
   for (size_t i = step.first_list; i < step.lists.size(); ++i) {
     list = &step.lists[i];
-    if (!step.lists[i].Take(lane.id(), waits, fastest, &taken)) continue;
-    StartRead(lane, taken.fetch, taken.segment, slot, now);
-    return slot.bytes;
+    if (step.lists[i].Take(lane.id(), waits, fastest, &taken)) {
+      StartRead(lane, taken.fetch, taken.segment, slot, now);
+      return slot.bytes + (published ? ClaimRest(taken.fetch, lane, now) : 0);
+    }
+    if (in_turn && !ListEnded(step, i)) return 0;
   }
   return 0;
+}
+
+bool Router::ListEnded(const Step& step, size_t list) {
+  return std::all_of(step.batches.begin(), step.batches.end(), [list](const Batch* batch) {
+    return list >= batch->requests.size() || batch->requests[list].done;
+  });
+}
+
+uint64_t Router::ClaimRest(uint32_t index, TierLane& lane, TimeNs now) {
+  Fetch& fetch = fetches_[index];
+  chunks_left_[lane.id().value] -= 1;
+  uint64_t bytes = 0;
+  for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
+    if (fetch.segments[s].stage != Stage::kQueued) continue;
+    const auto slot = slots_->AllocateRead(fetch.shape.PaddedBytesOf(s));
+    if (!slot) break;  // The rest counts as a chunk of its own.
+    StartRead(lane, index, s, *slot, now);
+    bytes += slot->bytes;
+  }
+  return bytes;
 }
 
 TimeNs Router::HedgeAge(const TierLane& lane) const {
@@ -146,7 +175,7 @@ bool Router::Late(const TierLane& lane, TimeNs now) const {
 
 bool Router::LeaveToOthers(const TierLane& lane, const ReadList& list, TierSet holders,
                            uint64_t bytes, TimeNs now) const {
-  if (!options_.narrowing || !lane.rate_is_current()) return false;
+  if (!options_.policy.narrows() || !lane.rate_is_current()) return false;
   const TimeNs mine = lane.ExpectedTime(bytes, now);
   double rates = lane.RateAt(now);
   double work = static_cast<double>(list.bytes() + lane.in_flight());
@@ -189,7 +218,7 @@ uint32_t Router::WorstRead(const TierLane& lane, TimeNs now) const {
       TimeNs remaining = Remaining(read, bytes, now);
       if (now - read.began >= late) {
         remaining = kNever;
-      } else if (!options_.hedging || lane.rate() <= 0) {
+      } else if (!options_.policy.hedges() || lane.rate() <= 0) {
         continue;
       }
       const TimeNs mine = lane.ExpectedTime(read.slot.bytes, now);

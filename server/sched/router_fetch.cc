@@ -66,6 +66,7 @@ void Router::Join(Batch* batch, const ItemRef& ref) {
   Waiter waiter;
   waiter.batch = batch;
   waiter.ref = ref;
+  waiter.assigned = Assign(*batch->step);
   waiter.needs.resize(fetch.segments.size(), Need::kWanted);
   fetch.waiters.push_back(std::move(waiter));
   for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
@@ -84,6 +85,19 @@ void Router::Join(Batch* batch, const ItemRef& ref) {
         break;  // Its slot is copied again for this waiter when the running copy has ended.
     }
   }
+}
+
+TierSet Router::Assign(Step& step) const {
+  const PolicyOptions& policy = options_.policy;
+  if (policy.policy == Policy::kSingle) return TierSet::Of(policy.single);
+  if (policy.policy != Policy::kFixed) return {};
+  const uint64_t before = step.chunks * policy.fixed_percent / 100;
+  const uint64_t with = (step.chunks + 1) * policy.fixed_percent / 100;
+  const uint64_t others = lanes_.size() - 1;
+  const uint64_t chunk = step.chunks++;
+  if (with > before || others == 0) return TierSet::Of(TierId{0});
+  // The rest goes round.
+  return TierSet::Of(TierId{static_cast<uint32_t>(1 + (chunk - with) % others)});
 }
 
 bool Router::Wanted(const Fetch& fetch, uint32_t segment) {
@@ -105,14 +119,16 @@ void Router::SetStage(Fetch& fetch, uint32_t segment, Stage stage) {
 
 void Router::Enqueue(const Fetch& fetch, const Waiter& waiter, uint32_t segment, bool front) {
   Step& step = *waiter.batch->step;
-  const size_t at = step.joint ? 0 : waiter.ref.request;
+  const size_t at = ListOf(step, waiter.ref.request);
+  const TierSet assigned = Usable(fetch.tiers & waiter.assigned);
+  const TierSet holders = assigned.empty() ? fetch.tiers : assigned;
   step.first_list = std::min(step.first_list, at);  // It may have been empty.
   const auto bytes = static_cast<uint32_t>(fetch.shape.PaddedBytesOf(segment));
   const SegmentRef ref{fetch.index, fetch.generation, segment, bytes};
   if (front) {
-    step.lists[at].PushFront(fetch.tiers, ref);
+    step.lists[at].PushFront(holders, ref);
   } else {
-    step.lists[at].PushBack(fetch.tiers, ref);
+    step.lists[at].PushBack(holders, ref);
   }
 }
 
@@ -261,6 +277,11 @@ void Router::ReconsiderAll() {
     if (fetch.live) FailIfUnservable(fetch);
     if (!fetch.live) continue;
     ReconsiderSegments(fetch);
+    // Those that were assigned to a tier that is out are listed for the others.
+    for (uint32_t s = 0; s < fetch.segments.size() && !options_.policy.routes_by_completion();
+         ++s) {
+      if (fetch.segments[s].stage == Stage::kQueued) PushToWaiters(fetch, s, /*front=*/true);
+    }
     MaybeFree(fetch);
   }
 }

@@ -49,6 +49,9 @@ TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
   EXPECT_EQ(options->pool_bytes, 1024 * kMiB);
   EXPECT_EQ(options->pool_reserved_bytes, 512 * kMiB);
   EXPECT_EQ(options->hedge_after, 100 * kMillisecond);
+  EXPECT_EQ(options->routing.policy, Policy::kCompletion);
+  EXPECT_EQ(options->routing.ahead, 100 * kMillisecond);
+  EXPECT_TRUE(options->routing.narrowing && options->routing.hedging);
   EXPECT_TRUE(options->replicate_all);
   EXPECT_EQ(options->segment_bytes_default, 4 * kMiB);
   EXPECT_EQ(options->deadline_max, 600 * kSecond);
@@ -141,6 +144,9 @@ const RangeCase kRanges[] = {
     {"pool { reads_percent", "pool.reads_percent", 10, 90},
     {"pool { copy_threads", "pool.copy_threads", 1, 64},
     {"reads { hedge_after_ms", "reads.hedge_after_ms", 1, 60000},
+    {"routing { fixed_percent", "routing.fixed_percent", 0, 100},
+    {"routing { published_chunks", "routing.published_chunks", 1, 4096},
+    {"routing { ahead_ms", "routing.ahead_ms", 0, 10000},
     {"writes { max_defer_ms", "writes.max_defer_ms", 0, 3600000},
     {"writes { watermark_percent", "writes.watermark_percent", 1, 100},
     {"limits { lookup_keys_max", "limits.lookup_keys_max", 1, 1048576},
@@ -208,11 +214,19 @@ TEST(ConfigTest, EveryRangeOfATierAcceptsItsEndsAndRefusesTheNext) {
 TEST(ConfigTest, LargestNumbersAreRefusedAndNeverOverflow) {
   for (const RangeCase& c : kRanges) {
     if (c.path.ends_with("percent") || c.path.ends_with("threads")) continue;
-    const uint64_t largest = c.path == "reads.hedge_after_ms"
+    const uint64_t largest = c.path == "reads.hedge_after_ms" || c.path.starts_with("routing")
                                  ? uint64_t{std::numeric_limits<uint32_t>::max()}
                                  : std::numeric_limits<uint64_t>::max();
     EXPECT_THAT(ComplaintsWith(Set(c.field, largest)), testing::Not(IsEmpty())) << c.path;
   }
+}
+
+TEST(ConfigTest, SingleTierIsOneOfTheTiers) {
+  EXPECT_THAT(ComplaintsWith("routing { policy: SINGLE single_tier: 'nvme' }"), IsEmpty());
+  EXPECT_THAT(ComplaintsWith("routing { policy: SINGLE }"),
+              ElementsAre("routing.single_tier: '' is no tier"));
+  EXPECT_THAT(ComplaintsWith("routing { single_tier: 'tape' }"),
+              ElementsAre("routing.single_tier: 'tape' is no tier"));
 }
 
 TEST(ConfigTest, DeviceRequestIsAPowerOfTwo) {

@@ -83,7 +83,7 @@ TEST(RouterQualityTest, OneToFourTiersFinishNearTheirSum) {
 
 TEST(RouterQualityTest, NothingNarrowsOrHedgesWhereThatIsOff) {
   SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
-  options.router.narrowing = options.router.hedging = false;
+  options.router.policy.narrowing = options.router.policy.hedging = false;
   SimWorld world(options);
   world.AdmitAt(0, Chunks(1, 200, Tiers({0, 1})));
   const double took = SecondsFor(world, 1);
@@ -95,7 +95,7 @@ TEST(RouterQualityTest, NothingNarrowsOrHedgesWhereThatIsOff) {
 
 TEST(RouterQualityTest, IdleTierReadsAgainWhatAnotherWouldHaveLater) {
   SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
-  options.router.narrowing = false;
+  options.router.policy.narrowing = false;
   SimWorld world(options);
   world.AdmitAt(0, Chunks(1, 200, Tiers({0, 1})));
   EXPECT_LE(SecondsFor(world, 1), 1.01 * Bytes(200) / (kFastRate + kSlowRate));

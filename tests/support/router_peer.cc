@@ -107,7 +107,9 @@ std::string RouterPeer::CheckLanes(const Router& router, uint64_t segment_bytes)
     if (in_flight != lane.in_flight()) return "a tier miscounts its bytes in flight";
     if (quarantined != lane.quarantined()) return "a tier miscounts its quarantine";
     if (queued == 0 || !lane.usable() || !lane.HasRoom(segment_bytes)) continue;
-    if (router.options_.narrowing && LeftToOthers(router, lane)) continue;
+    // The other policies let tiers idle, each by its own rule.
+    if (router.options_.policy.policy != Policy::kCompletion) continue;
+    if (router.options_.policy.narrows() && LeftToOthers(router, lane)) continue;
     if (const auto slot = router.slots_->AllocateRead(segment_bytes)) {
       router.slots_->Free(*slot);
       return "a segment waits though tier " + std::to_string(lane.id().value) + " could read it";

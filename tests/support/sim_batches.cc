@@ -54,8 +54,15 @@ SimOptions RandomOptions(SimRandom& random) {
     options.router.lanes.push_back(lane);
   }
   options.router.hedge_after = RandomTime(random, 5 * kMillisecond, 250 * kMillisecond);
-  options.router.narrowing = random.Chance(0.8);
-  options.router.hedging = random.Chance(0.8);
+  options.router.policy.narrowing = random.Chance(0.8);
+  options.router.policy.hedging = random.Chance(0.8);
+  if (random.Chance(0.4)) {
+    PolicyOptions& policy = options.router.policy;
+    policy.policy = static_cast<Policy>(random.Below(5));
+    policy.single = TierId{static_cast<uint32_t>(random.Below(tiers))};
+    policy.fixed_percent = static_cast<uint32_t>(random.Below(101));
+    policy.chunks_at_a_time = static_cast<uint32_t>(random.Between(1, 4));
+  }
   options.router.turn_bytes = random.Between(1, 8) * kSegmentBytes;
   options.router.staged_copies_max = static_cast<uint32_t>(random.Between(1, 8));
   options.reserved_bytes = random.Between(1, 6) * kSegmentBytes;
