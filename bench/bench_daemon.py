@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Where this file was copied to by the build, or else the source beside it.
+_PARENT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = _PARENT if (_PARENT / "server/kvstreamd").exists() else _PARENT / "build/release"
 MIB = 1 << 20
 
 
@@ -65,8 +67,9 @@ class Daemon:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(timeout=60)
 
-    def paced(self, *options, prefix=()):
-        """kvstream-bench step --paced, warmed up: next(step) runs it once and returns its line."""
+    def paced(self, *options, prefix=(), on_begin=None):
+        """kvstream-bench step --paced, warmed up: next(step) runs it once and returns its line.
+        `on_begin` is called with the time, as time.time() tells it, at which a read begins."""
         command = [*prefix, str(self.build / "bench/kvstream-bench"), "step", "--paced", "--socket",
                    str(self.socket), *options]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -76,11 +79,16 @@ class Daemon:
             while True:
                 bench.stdin.write("\n")
                 bench.stdin.flush()
-                line = bench.stdout.readline()
-                if not line:
-                    raise RuntimeError("kvstream-bench failed")
+                row = {}
+                while "seconds" not in row:
+                    line = bench.stdout.readline()
+                    if not line:
+                        raise RuntimeError("kvstream-bench failed")
+                    row.update(json.loads(line))
+                    if on_begin and list(row) == ["began"]:
+                        on_begin(row["began"])
                 bench.stdout.readline()
-                yield json.loads(line)
+                yield row
 
     def step(self, *options, prefix=()):
         """Runs kvstream-bench step and returns its JSON line."""

@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import tempfile
 
-from bench_daemon import MIB, ROOT, Daemon, loop_tier, run
+from bench_daemon import BUILD, MIB, Daemon, loop_tier, run
 
 STAGES = (("tier read", re.compile(r"tier\d+-read.*")), ("tier write", re.compile(r"tier\d+-.*")),
           ("verify and copy", re.compile(r"copy")), ("engine", re.compile(r"engine")),
@@ -118,7 +118,7 @@ def print_table(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
+    parser.add_argument("--build", type=pathlib.Path, default=BUILD)
     parser.add_argument("--dir", default="/dev/shm", help="where the tiers lie")
     parser.add_argument("--loop", action="store_true",
                         help="tiers on ext4 on loop devices there (root): block devices, whose "

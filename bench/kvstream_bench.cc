@@ -1,7 +1,10 @@
 // kvstream-bench: measures a running daemon from a client's side. Output: one JSON object a line.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,13 +16,24 @@ namespace kvstream {
 namespace {
 
 constexpr char kUsage[] =
-    "Usage: kvstream-bench step --socket PATH [options]\n"
+    "Usage: kvstream-bench route|tiers|data-path [options]\n"
+    "       kvstream-bench router|stages [options]\n"
+    "       kvstream-bench step --socket PATH [options]\n"
     "\n"
-    "Reads one step of many chunks into a host buffer and reports the time from sending it to its\n"
+    "route: how far above the bound steps end, by routing policy. tiers: each tier alone and all\n"
+    "together, raw and through the daemon. data-path: what reading and storing cost, by stage. "
+    "These\n"
+    "start daemons of their own; --help after each tells more.\n"
+    "\n"
+    "router, stages: what the router alone costs, and what verifying and copying cost, on one "
+    "core.\n"
+    "\n"
+    "step: reads one step of many chunks into a host buffer and reports the time from sending it "
+    "to its\n"
     "end. With --store it stores the chunks instead, and waits until they are published. With\n"
     "--paced it is ready once it has printed {}, and does so once for each line that it reads "
     "from\n"
-    "standard input, so that a script can measure around each.\n"
+    "standard input, so that a script can measure around each; a line says when it has begun.\n"
     "Exit codes: 0 done, 1 failed or wrong bytes, 2 bad usage.\n\n";
 
 // Longer than any step here should take.
@@ -30,6 +44,7 @@ struct StepOptions {
   uint64_t bytes = uint64_t{1} << 30;
   uint64_t chunk_bytes = uint64_t{16} << 20;
   uint64_t segment_bytes = uint64_t{4} << 20;
+  uint64_t first = 0;
   uint64_t requests = 1;
   bool store = false;
   bool paced = false;
@@ -93,7 +108,8 @@ class StepBench {
   v1::ChunkAt At(uint64_t chunk) const {
     v1::ChunkAt at;
     std::string hash(16, 'b');
-    std::memcpy(hash.data(), &chunk, sizeof chunk);
+    const uint64_t number = options_.first + chunk;
+    std::memcpy(hash.data(), &number, sizeof number);
     at.set_prefix_hash(hash);
     at.mutable_placement()->mutable_host()->set_buffer_id(buffer_.id());
     at.mutable_placement()->mutable_host()->set_offset(chunk * options_.chunk_bytes);
@@ -143,6 +159,10 @@ class StepBench {
   int ReadAll() {
     std::memset(buffer_.data(), 0xAB, chunks() * options_.chunk_bytes);
     const absl::Time began = absl::Now();
+    if (options_.paced) {
+      std::printf("{\"began\": %.6f}\n", absl::ToDoubleSeconds(began - absl::UnixEpoch()));
+      std::fflush(stdout);
+    }
     if (const int failed = ReadOnce(); failed != 0) return failed;
     const int reported = Report(began);
     uint64_t wrong = 0;
@@ -187,6 +207,26 @@ class StepBench {
   HostBuffer buffer_;
 };
 
+// Becomes the program of another command, which lies beside this one. Returns if there is none.
+void Become(std::vector<std::string> arguments) {
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::string command = arguments[0];
+  if (command == "route" || command == "tiers" || command == "data-path") {
+    const std::string script = command == "data-path" ? "data_path.py" : command + ".py";
+    arguments[0] = folder / script;
+    arguments.insert(arguments.begin(), "python3");
+  } else if (command == "router" || command == "stages") {
+    arguments[0] = folder / ("kvstream-" + command + "-bench");
+  } else {
+    return;
+  }
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  execvp(pointers[0], pointers.data());
+  std::perror(("kvstream-bench: " + arguments[0]).c_str());
+}
+
 int Main(const std::vector<std::string>& arguments) {
   StepOptions step;
   bool help = false;
@@ -196,6 +236,8 @@ int Main(const std::vector<std::string>& arguments) {
       SizeOption("--bytes", "of the step", {1, kMax}, &step.bytes),
       SizeOption("--chunk-bytes", "of a chunk", {4096, kMax}, &step.chunk_bytes),
       SizeOption("--segment-bytes", "of a segment", {4096, kMax}, &step.segment_bytes),
+      NumberOption("--first", "N", "number of its first chunk, which makes its keys", {0, kMax},
+                   &step.first),
       NumberOption("--requests", "N", "that the step is made of, each of as many chunks",
                    {1, 65536}, &step.requests),
       FlagOption("--store", "store the chunks instead of reading them", &step.store),
@@ -222,5 +264,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace kvstream
 
 int main(int argc, char** argv) {
-  return kvstream::Main(std::vector<std::string>(argv + 1, argv + argc));
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty()) kvstream::Become(arguments);
+  return kvstream::Main(arguments);
 }

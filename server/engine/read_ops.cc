@@ -202,11 +202,12 @@ void ReadOps::SetTierInService(TierId tier, bool in_service, TimeNs now) {
 
 void ReadOps::Pump(TimeNs now) {
   now_ = now;
-  for (auto commands = router_.TakeCommands(); !commands.empty();
-       commands = router_.TakeCommands()) {
-    for (const auto& command : commands) {
+  router_.TakeCommands(&commands_);
+  while (!commands_.empty()) {
+    for (const auto& command : commands_) {
       std::visit([this](const auto& c) { Execute(c); }, command);
     }
+    router_.TakeCommands(&commands_);
   }
 }
 

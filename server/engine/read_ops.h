@@ -124,6 +124,7 @@ class ReadOps {
 
   const Parts parts_;
   sched::Router router_;
+  std::vector<sched::Command> commands_;  // Of the pump.
   absl::flat_hash_map<OperationId, Operation> operations_;
   // Nodes: a plan's path is named by reads in flight.
   absl::node_hash_map<ContentId, ContentPlan> plans_;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "server/base/types.h"
 #include "server/sched/commands.h"
 #include "server/sched/read_list.h"
+#include "server/sched/tier_lane.h"
 
 namespace kvstream::sched {
 
@@ -99,6 +99,7 @@ struct Fetch {
 // A segment read in flight, or landed and being copied.
 struct Read {
   Ticket ticket;
+  bool live = false;
   uint32_t fetch = 0;
   uint32_t segment = 0;
   TierId tier;
@@ -108,7 +109,8 @@ struct Read {
   TimeNs expected = 0;                    // How long it should take; 0 where that was not known.
   bool orphan = false;                    // Nobody waits for it: its slot counts as quarantined.
   absl::InlinedVector<ItemRef, 2> items;  // Whose copies are running; set once it has landed.
-  std::list<uint32_t>::iterator in_lane;
+  uint32_t older = kNoRead;               // Its neighbours among the tier's reads in flight.
+  uint32_t newer = kNoRead;
 };
 
 }  // namespace kvstream::sched

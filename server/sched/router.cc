@@ -8,6 +8,9 @@
 namespace kvstream::sched {
 namespace {
 
+// A tier that gives nothing back for so long may hang; a few stragglers last this long too.
+constexpr TimeNs kSilence = kSecond;
+
 // Of several failures, the one that says most: damage before trouble before absence.
 absl::StatusCode Worse(absl::StatusCode a, absl::StatusCode b) {
   const auto rank = [](absl::StatusCode code) {
@@ -270,7 +273,9 @@ void Router::SetTierInService(TierId tier, bool in_service, TimeNs now) {
 
 void Router::Settle(TimeNs now) {
   for (TierLane& lane : lanes_) {
-    if (!lane.UpdateChoked(Late(lane, now))) continue;
+    const TimeNs patience = std::max(HedgeAge(lane), kSilence);
+    const bool silent = Late(lane, now) && now - lane.last_end() >= patience;
+    if (!lane.UpdateChoked(silent)) continue;
     if (lane.choked()) {
       commands_.push_back(TierOut{lane.id()});
     } else {

@@ -75,8 +75,11 @@ class Router {
   void Tick(TimeNs now);
   TimeNs NextDeadline() const;
 
-  // Commands since the last call, in order.
-  std::vector<Command> TakeCommands() { return std::move(commands_); }
+  // Replaces `commands` by those since the last call, in order. Its memory is used again.
+  void TakeCommands(std::vector<Command>* commands) {
+    commands->clear();
+    commands->swap(commands_);
+  }
 
   const TierLane& lane(TierId tier) const { return lanes_[tier.value]; }
   // Tiers that may be read from.
@@ -133,6 +136,10 @@ class Router {
   void Sweep(Fetch& fetch);
   void Leave(const ItemState& item, const ItemRef& ref);
   void UpdateOrphans(Fetch& fetch, uint32_t segment);
+  // A ticket is a read's place in the table and how often the place was used.
+  uint32_t ReadOf(Ticket ticket) const;
+  void AddToLane(TierLane& lane, uint32_t read);
+  void RemoveFromLane(TierLane& lane, const Read& read);
   void FreeRead(uint32_t read);
   void MaybeFree(Fetch& fetch);
   TierSet Usable(TierSet tiers) const { return tiers & InService(); }
@@ -175,10 +182,8 @@ class Router {
   absl::flat_hash_map<ContentId, uint32_t> fetch_of_;
   std::deque<Fetch> fetches_;  // A deque: references stay valid while it grows.
   std::vector<uint32_t> free_fetches_;
-  absl::flat_hash_map<Ticket, uint32_t> read_of_;
   std::deque<Read> reads_;
   std::vector<uint32_t> free_reads_;
-  uint64_t next_ticket_ = 1;
 
   std::deque<ItemRef> staged_waiting_;
   uint32_t staged_copies_ = 0;

@@ -11,7 +11,6 @@ using Stage = SegmentState::Stage;
 
 namespace {
 
-constexpr uint32_t kNoRead = UINT32_MAX;
 // How often an idle tier looks whether a read of another has become worth reading again.
 constexpr TimeNs kTailCheck = 5 * kMillisecond;
 
@@ -35,8 +34,9 @@ void Router::Claim(TimeNs now) {
   // The fastest first: it may take the last segment from under the others.
   absl::InlinedVector<TierLane*, kTiersMax> lanes;
   for (TierLane& lane : lanes_) lanes.push_back(&lane);
-  std::stable_sort(lanes.begin(), lanes.end(),
-                   [](const auto* a, const auto* b) { return a->rate() > b->rate(); });
+  std::sort(lanes.begin(), lanes.end(), [](const auto* a, const auto* b) {
+    return a->rate() != b->rate() ? a->rate() > b->rate() : a->id() < b->id();
+  });
   bool claimed = true;
   while (claimed) {
     claimed = false;
@@ -51,8 +51,8 @@ void Router::Claim(TimeNs now) {
 void Router::ScheduleHedges(TimeNs now) {
   next_hedge_check_ = kNever;
   for (const TierLane& lane : lanes_) {
-    if (lane.reads().empty()) continue;
-    const TimeNs due = reads_[lane.reads().front()].began + HedgeAge(lane);
+    if (lane.reads().oldest == kNoRead) continue;
+    const TimeNs due = reads_[lane.reads().oldest].began + HedgeAge(lane);
     next_hedge_check_ = std::min(next_hedge_check_, std::max(due, now + options_.hedge_after / 4));
     for (const TierLane& other : lanes_) {
       if (options_.policy.hedges() && other.usable() && other.in_flight() == 0 &&
@@ -170,7 +170,8 @@ TimeNs Router::HedgeAge(const TierLane& lane) const {
 }
 
 bool Router::Late(const TierLane& lane, TimeNs now) const {
-  return !lane.reads().empty() && now - reads_[lane.reads().front()].began >= HedgeAge(lane);
+  const uint32_t oldest = lane.reads().oldest;
+  return oldest != kNoRead && now - reads_[oldest].began >= HedgeAge(lane);
 }
 
 bool Router::LeaveToOthers(const TierLane& lane, const ReadList& list, TierSet holders,
@@ -209,7 +210,7 @@ uint32_t Router::WorstRead(const TierLane& lane, TimeNs now) const {
     if (other.id() == lane.id()) continue;
     const TimeNs late = HedgeAge(other);
     uint64_t bytes = 0;
-    for (const uint32_t r : other.reads()) {
+    for (uint32_t r = other.reads().oldest; r != kNoRead; r = reads_[r].newer) {
       const Read& read = reads_[r];
       bytes += read.slot.bytes;
       const Fetch& fetch = fetches_[read.fetch];
@@ -261,10 +262,11 @@ void Router::StartRead(TierLane& lane, uint32_t fetch_index, uint32_t segment, c
   const uint32_t index = free_reads_.back();
   free_reads_.pop_back();
   Fetch& fetch = fetches_[fetch_index];
-  const Ticket ticket{next_ticket_++};
-  lane.reads().push_back(index);
+  AddToLane(lane, index);
   Read& read = reads_[index];
+  const Ticket ticket{((read.ticket.value >> 32) + 1) << 32 | index};
   read.ticket = ticket;
+  read.live = true;
   read.fetch = fetch_index;
   read.segment = segment;
   read.tier = lane.id();
@@ -272,8 +274,6 @@ void Router::StartRead(TierLane& lane, uint32_t fetch_index, uint32_t segment, c
   read.began = now;
   read.ahead = lane.in_flight();
   read.expected = lane.rate() > 0 ? lane.ExpectedTime(slot.bytes, now) : 0;
-  read.in_lane = std::prev(lane.reads().end());
-  read_of_[ticket] = index;
   fetch.reads += 1;
   fetch.segments[segment].reads.push_back(index);
   SetStage(fetch, segment, Stage::kReading);

@@ -139,9 +139,7 @@ void Router::PushToWaiters(const Fetch& fetch, uint32_t segment, bool front) {
 }
 
 void Router::OnRead(Ticket ticket, absl::StatusCode code, TimeNs now) {
-  const auto it = read_of_.find(ticket);
-  KV_CHECK(it != read_of_.end());
-  const uint32_t index = it->second;
+  const uint32_t index = ReadOf(ticket);
   Read& read = reads_[index];
   Fetch& fetch = fetches_[read.fetch];
   SegmentState& segment = fetch.segments[read.segment];
@@ -149,7 +147,7 @@ void Router::OnRead(Ticket ticket, absl::StatusCode code, TimeNs now) {
   const bool ok = code == absl::StatusCode::kOk;
   lane.Ended(read.slot.bytes, ok, now);
   if (ok) lane.NoteRead(read.ahead, read.slot.bytes, now - read.began);
-  lane.reads().erase(read.in_lane);
+  RemoveFromLane(lane, read);
   if (read.orphan) lane.Unquarantine(read.slot.bytes);
   fetch.reads -= 1;
   segment.reads.erase(std::find(segment.reads.begin(), segment.reads.end(), index));
@@ -185,9 +183,7 @@ void Router::StartCopy(uint32_t index) {
 }
 
 void Router::OnCopy(Ticket ticket, absl::StatusCode code, TimeNs now) {
-  const auto it = read_of_.find(ticket);
-  KV_CHECK(it != read_of_.end());
-  const uint32_t index = it->second;
+  const uint32_t index = ReadOf(ticket);
   Read& read = reads_[index];
   Fetch& fetch = fetches_[read.fetch];
   const bool ok = code == absl::StatusCode::kOk;
@@ -299,7 +295,7 @@ void Router::FailIfUnservable(Fetch& fetch) {
 }
 
 void Router::Sweep(Fetch& fetch) {
-  std::vector<std::pair<Batch*, ItemRef>> gone;
+  absl::InlinedVector<std::pair<Batch*, ItemRef>, 4> gone;
   std::erase_if(fetch.waiters, [&gone](const Waiter& w) {
     if (!w.leaving || w.copying > 0) return false;
     gone.emplace_back(w.batch, w.ref);
@@ -344,10 +340,30 @@ void Router::UpdateOrphans(Fetch& fetch, uint32_t s) {
   }
 }
 
+uint32_t Router::ReadOf(Ticket ticket) const {
+  const auto index = static_cast<uint32_t>(ticket.value);
+  KV_CHECK(index < reads_.size() && reads_[index].live && reads_[index].ticket == ticket);
+  return index;
+}
+
+void Router::AddToLane(TierLane& lane, uint32_t index) {
+  TierLane::ReadsInFlight& reads = lane.reads();
+  reads_[index].older = reads.newest;
+  reads_[index].newer = kNoRead;
+  (reads.newest == kNoRead ? reads.oldest : reads_[reads.newest].newer) = index;
+  reads.newest = index;
+}
+
+void Router::RemoveFromLane(TierLane& lane, const Read& read) {
+  TierLane::ReadsInFlight& reads = lane.reads();
+  (read.older == kNoRead ? reads.oldest : reads_[read.older].newer) = read.newer;
+  (read.newer == kNoRead ? reads.newest : reads_[read.newer].older) = read.older;
+}
+
 void Router::FreeRead(uint32_t index) {
   Read& read = reads_[index];
   slots_->Free(read.slot);
-  read_of_.erase(read.ticket);
+  read.live = false;
   read.items.clear();
   read.orphan = false;
   free_reads_.push_back(index);

@@ -24,6 +24,7 @@ void TierLane::Began(uint64_t bytes, TimeNs now) {
 
 void TierLane::Ended(uint64_t bytes, bool ok, TimeNs now) {
   in_flight_ -= bytes;
+  last_end_ = now;
   if (in_flight_ == 0) {
     idle_since_ = now;
     window_.NoteIdle();
@@ -61,9 +62,9 @@ TimeNs TierLane::ExpectedTime(uint64_t bytes, TimeNs now) const {
   return static_cast<TimeNs>(turn + latency_ns_);
 }
 
-bool TierLane::UpdateChoked(bool late) {
+bool TierLane::UpdateChoked(bool silent) {
   const bool before = choked_;
-  if (late && quarantined_ > options_.quarantine_bytes) choked_ = true;
+  if (silent && quarantined_ > options_.quarantine_bytes) choked_ = true;
   // By what is in flight, not by what is quarantined: a new waiter for a stuck read takes it out of
   // the quarantine, and that says nothing of the tier.
   if (choked_ && in_flight_ <= options_.quarantine_bytes / 2) choked_ = false;

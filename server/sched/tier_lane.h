@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 
 #include "server/base/types.h"
 #include "server/sched/read_window.h"
 
 namespace kvstream::sched {
+
+inline constexpr uint32_t kNoRead = UINT32_MAX;
 
 struct LaneOptions {
   // Most bytes in flight.
@@ -54,11 +55,14 @@ class TierLane {
   void Unquarantine(uint64_t bytes) { quarantined_ -= bytes; }
 
   // Compares the quarantine with its limit; true when `usable` changed by it. A tier is taken out
-  // only while its oldest read is late: a cancelled step leaves a full quarantine on a healthy tier
-  // too, for a moment. It comes back once no more than half the limit is in flight: without claims
-  // only completions lower that.
-  bool UpdateChoked(bool late);
+  // only while its oldest read is late and it has given nothing back for a while: a cancelled step
+  // leaves a full quarantine on a healthy tier for a moment, and hedged stragglers on one whose
+  // latencies have a long tail. It comes back once no more than half the limit is in flight:
+  // without claims only completions lower that.
+  bool UpdateChoked(bool silent);
   bool choked() const { return choked_; }
+  // When a read last ended; 0 if none has.
+  TimeNs last_end() const { return last_end_; }
 
   // Bytes per second while busy, smoothed over about half a second; 0 until known.
   double rate() const { return rate_; }
@@ -74,9 +78,14 @@ class TierLane {
   // flight. Meaningless until the rate is known.
   TimeNs ExpectedTime(uint64_t bytes, TimeNs now) const;
 
-  // Reads in flight in the order of their begin, as indexes of the router's read table.
-  std::list<uint32_t>& reads() { return reads_; }
-  const std::list<uint32_t>& reads() const { return reads_; }
+  // The ends of the list of its reads in flight, in the order of their begin, as indexes of the
+  // router's read table, which links them.
+  struct ReadsInFlight {
+    uint32_t oldest = kNoRead;
+    uint32_t newest = kNoRead;
+  };
+  ReadsInFlight& reads() { return reads_; }
+  const ReadsInFlight& reads() const { return reads_; }
 
  private:
   const TierId id_;
@@ -89,11 +98,12 @@ class TierLane {
   double rate_ = 0;
   TimeNs sample_begin_ = 0;  // Moved by the time that it was idle.
   TimeNs idle_since_ = 0;
+  TimeNs last_end_ = 0;
   uint64_t sample_bytes_ = 0;
   bool resumed_ = false;     // After a second without reads, and no sample since.
   uint64_t last_bytes_ = 0;  // Of the read that ended last.
   double latency_ns_ = 0;    // What reads take beyond their turn at the rate; smoothed.
-  std::list<uint32_t> reads_;
+  ReadsInFlight reads_;
 };
 
 }  // namespace kvstream::sched

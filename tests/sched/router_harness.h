@@ -42,7 +42,9 @@ class RouterTest : public ::testing::Test {
 
   // Takes what the router commanded. Call after each event.
   void Collect() {
-    for (Command& command : router_->TakeCommands()) log_.push_back(std::move(command));
+    std::vector<Command> commands;
+    router_->TakeCommands(&commands);
+    for (Command& command : commands) log_.push_back(std::move(command));
     EXPECT_EQ(RouterPeer::Check(*router_, kSegment), "");
   }
   // All commands of a kind so far, since the last Forget.

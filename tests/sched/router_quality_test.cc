@@ -181,6 +181,22 @@ TEST(RouterQualityTest, ChokedTierIsTakenOutAndComesBack) {
   }));
 }
 
+TEST(RouterQualityTest, TierWithStragglersIsNotTakenOut) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.tiers[1].lognormal_latency = 20 * kMillisecond;
+  options.tiers[1].lognormal_p99 = 30;
+  options.router.lanes.assign(2, LaneOptions{64 * kMiB, 4 * kMiB});
+  options.router.hedge_after = 20 * kMillisecond;
+  SimWorld world(options);
+  for (uint64_t n = 0; n < 20; ++n) {
+    world.AdmitAt(static_cast<TimeNs>(n) * 400 * kMillisecond,
+                  Chunks(1 + n, 100, Tiers({0, 1}), 1 + 1000 * n));
+  }
+  SecondsFor(world, 20);
+  EXPECT_GT(world.router().hedges(TierId{0}), 10u);
+  EXPECT_TRUE(world.tier_changes().empty());
+}
+
 // Where a tier's reads of contents in [first, first + chunks) lie in the list, in their order.
 std::vector<uint64_t> PlacesReadBy(const SimWorld& world, uint32_t tier, uint64_t first,
                                    uint64_t chunks) {

@@ -99,7 +99,7 @@ std::string RouterPeer::CheckLanes(const Router& router, uint64_t segment_bytes)
     }
     uint64_t in_flight = 0;
     uint64_t quarantined = 0;
-    for (const uint32_t r : lane.reads()) {
+    for (uint32_t r = lane.reads().oldest; r != kNoRead; r = router.reads_[r].newer) {
       in_flight += router.reads_[r].slot.bytes;
       quarantined += router.reads_[r].orphan ? router.reads_[r].slot.bytes : 0;
     }

@@ -97,7 +97,9 @@ void SimWorld::RunUntilQuiet() {
 }
 
 void SimWorld::Settle() {
-  for (const Command& command : router_.TakeCommands()) {
+  std::vector<Command> commands;
+  router_.TakeCommands(&commands);
+  for (const Command& command : commands) {
     checker_.OnCommand(command, now_);
     if (!violation().empty()) return;
     if (const auto* read = std::get_if<ReadSegment>(&command)) Execute(*read);

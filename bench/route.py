@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""How far above the bound steps end, by routing policy and by what happens to the tiers meanwhile.
+
+Makes two ext4 file systems on loop devices whose reads the block layer throttles to set rates
+(root, fio, e2fsprogs, cgroup v1), starts kvstreamd on them with each policy in turn, stores a step
+and reads it back under each scenario, in interleaved rounds. The bound of a read is the first time
+at which the integral of the set rates reaches its bytes; a result more than 0.5 % below it fails
+the run. With --dirs A,B it measures directories of your own instead, unthrottled and quiet, against
+what fio gets from both at once. Output: one JSON object a line, a table, and with --plot an SVG.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import route_plot
+from bench_daemon import BUILD, MIB, Daemon
+from emulated_tiers import EmulatedTiers, fio_rate, fio_read
+from route_scenarios import FAILS_AT, SCENARIOS, bound_seconds, changes_of
+
+POLICIES = "completion,published,fixed:65,fixed:70,fixed:75,fixed:80,fixed:85,single:fast"
+ABLATIONS = {"no-narrowing": "narrowing: false", "no-hedging": "hedging: false",
+             "no-tail-rules": "narrowing: false hedging: false", "no-ahead": "ahead_ms: 0"}
+# Scenarios in which a tier fails: only a policy that reads elsewhere what is late comes through.
+FAILING = ("pfs-hangs", "pfs-dies")
+
+
+def routing(policy):
+    """The config of a policy. Those to compare with read nothing twice: hedging is ours."""
+    name, _, value = policy.partition(":")
+    ours = name in ("completion", "request-at-a-time") or name in ABLATIONS
+    fields = {"single": f'single_tier: "{value}"', "fixed": f"fixed_percent: {value or 50}",
+              "published": f"published_chunks: {value or 2}"}.get(name, ABLATIONS.get(name, ""))
+    kind = "COMPLETION" if name in ABLATIONS else name.upper().replace("-", "_")
+    hedge = "" if ours else "reads { hedge_after_ms: 60000 }"
+    return f"routing {{ policy: {kind} {fields} }}\n{hedge}"
+
+
+class Rig:
+    """The tiers, and a daemon with each policy in turn."""
+
+    def __init__(self, stack, args):
+        self.args = args
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvstream-bench-", dir=args.dir))
+        stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self.emulated = None
+        self.roots = args.dirs
+        self.step_bytes = (args.gib * 1024 * MIB if args.dirs else
+                           int(args.seconds * sum(args.rates)) // 16 * 16 * MIB)
+        if not args.dirs:
+            size = (self.step_bytes // MIB * 9 // 8 // 4 * 4 + 256) * MIB
+            self.emulated = EmulatedTiers(stack, self.folder, size, args.sparse)
+            self.roots = self.emulated.roots
+
+    def daemon(self, stack, policy):
+        args = self.args
+        daemon = Daemon(stack, args.build, self.folder, list(zip(("fast", "slow"), self.roots)),
+                        f"io_kib: {args.io_kib} window_mib: {args.window_mib} open_files: 4096 "
+                        "required: false", f"pool {{ mib: {args.pool_mib} }}\n" + routing(policy))
+        if self.emulated:
+            self.emulated.join(daemon.process.pid)
+        return daemon
+
+    def step_options(self):
+        return ("--bytes", str(self.step_bytes), "--chunk-bytes", self.args.chunk_bytes,
+                "--segment-bytes", self.args.segment_bytes, "--requests", str(self.args.requests))
+
+
+class Weather:
+    """Changes the rates of a scenario from the begin of a step on, and remembers when."""
+
+    def __init__(self, rig, scenario, seed):
+        self.rig, self.scenario = rig, scenario
+        self.rates = list(rig.args.rates)
+        self.tier, changes = changes_of(scenario, seed, rig.args.seconds)
+        self.changes = [(at, factor * self.rates[self.tier]) for at, factor in changes]
+        self.made = []
+        self._over = threading.Event()
+        self._thread = None
+
+    def prepare(self):
+        for tier, rate in enumerate(self.rates):
+            self.rig.emulated.set_rate(tier, rate)
+        for at, rate in self.changes:
+            if at <= 0:
+                self.rig.emulated.set_rate(self.tier, rate)
+                self.made.append((0.0, rate))
+
+    def begin(self, began):
+        self._thread = threading.Thread(target=self._run, args=(began,))
+        self._thread.start()
+
+    def _run(self, began):
+        for at, rate in [c for c in self.changes if c[0] > 0]:
+            if self._over.wait(max(0.0, began + at - time.time())):
+                return
+            self.rig.emulated.set_rate(self.tier, rate)
+            self.made.append((time.time() - began, rate))
+        if self.scenario == "pfs-dies":
+            at = FAILS_AT * self.rig.args.seconds
+            if not self._over.wait(max(0.0, began + at - time.time())):
+                self.rig.emulated.kill(1)
+                self.made.append((time.time() - began, 0.0))
+
+    def end(self):
+        self._over.set()
+        self._thread.join()
+        self.rig.emulated.lift()
+
+    def bound(self, total, lost=0.0):
+        """`lost`: MiB/s of the second tier that a competitor took."""
+        rates = [r * MIB for r in self.rates]
+        rates[1] -= lost * MIB
+        return bound_seconds(rates, [(at, self.tier, max(rate * MIB, 1)) for at, rate in self.made],
+                             total)
+
+
+def competitor(rig):
+    args = ["fio", "--name=other", "--rw=read", "--direct=1", "--ioengine=io_uring",
+            f"--bs={rig.args.io_kib}k", "--iodepth=8", "--output-format=json", "--time_based",
+            "--runtime=600", f"--opendir={rig.roots[1]}/v1", "--file_service_type=sequential"]
+    process = subprocess.Popen(args, stdout=subprocess.PIPE, text=True)
+    rig.emulated.join(process.pid)
+    return process
+
+
+def measure_emulated(rig, policy, number, steps, current, scenario):
+    weather = Weather(rig, scenario, number)
+    weather.prepare()
+    current["weather"] = weather
+    other = competitor(rig) if scenario == "competitor" else None
+    row = next(steps)
+    lost = 0.0
+    if other:
+        other.terminate()
+        lost = fio_rate(other)
+    weather.end()
+    bound = weather.bound(row["bytes"], lost)
+    row.update(bench="route", policy=policy, scenario=scenario, round=number,
+               bound_seconds=round(bound, 4),
+               above_bound_pct=round((row["seconds"] / bound - 1) * 100, 3))
+    if other:
+        row["competitor_mib_s"] = round(lost, 1)
+    return row
+
+
+def run_policy(rig, policy, number):
+    """The rows of one policy in one round."""
+    args, rows, current = rig.args, [], {}
+    begin = (lambda began: current["weather"].begin(began)) if rig.emulated else None
+    with contextlib.ExitStack() as stack:
+        daemon = rig.daemon(stack, policy)
+        daemon.step(*rig.step_options(), "--store")
+        steps = daemon.paced(*rig.step_options(), on_begin=begin)
+        next(steps)
+        for scenario in args.scenarios if rig.emulated else ["quiet"]:
+            if scenario in FAILING and policy.partition(":")[0] != "completion":
+                continue
+            if rig.emulated:
+                row = measure_emulated(rig, policy, number, steps, current, scenario)
+            else:
+                raw = fio_read(rig.roots, None, args.io_kib,
+                               args.window_mib * 1024 // args.io_kib, args.raw_seconds)
+                row = next(steps)
+                bound = row["bytes"] / MIB / sum(raw)
+                row.update(bench="route", policy=policy, scenario="quiet", round=number,
+                           raw_mib_s=raw, bound_seconds=round(bound, 4),
+                           above_bound_pct=round((row["seconds"] / bound - 1) * 100, 3))
+            row.pop("began", None)
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+        steps.close()
+    if rig.emulated and "pfs-dies" in args.scenarios and policy == "completion":
+        rig.emulated.revive(1)
+    return rows
+
+
+def raw_row(rig, number):
+    """What the machine delivers of the set rates, each tier alone and both at once."""
+    args = rig.args
+    depth = args.window_mib * 1024 // args.io_kib
+    for tier, rate in enumerate(args.rates):
+        rig.emulated.set_rate(tier, rate)
+    alone = [fio_read([root], rig.emulated.group, args.io_kib, depth, args.raw_seconds)[0]
+             for root in rig.roots]
+    both = fio_read(rig.roots, rig.emulated.group, args.io_kib, depth, args.raw_seconds)
+    rig.emulated.lift()
+    row = {"bench": "route", "case": "raw", "round": number, "alone_mib_s": alone,
+           "both_mib_s": both}
+    print(json.dumps(row), flush=True)
+
+
+def print_table(rows):
+    scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
+    print(f"\n{'% above the bound':>20}  " + "  ".join(f"{s:>24}" for s in scenarios))
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        cells = []
+        for scenario in scenarios:
+            values = [r["above_bound_pct"] for r in rows
+                      if (r["policy"], r["scenario"]) == (policy, scenario)]
+            cells.append(f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+                         if values else "")
+        print(f"{policy:>20}  " + "  ".join(f"{c:>24}" for c in cells))
+
+
+def parse(program, description):
+    words = lambda text: text.split(",")
+    parser = argparse.ArgumentParser(
+        prog=program, description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="scenarios:\n" + "\n".join(f"  {k:14} {v}" for k, v in SCENARIOS.items())
+        + "\n\npolicies: completion, request-at-a-time, single:TIER, fixed:PERCENT, published[:M]; "
+        "and completion with a part off: " + ", ".join(ABLATIONS))
+    parser.add_argument("--build", type=pathlib.Path, default=BUILD)
+    parser.add_argument("--policies", type=words, default=POLICIES.split(","))
+    parser.add_argument("--scenarios", type=words,
+                        default="quiet,pfs-periodic,pfs-bursty,pfs-steady,nvme-writes".split(","))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20, help="bound of a quiet step")
+    parser.add_argument("--rates", type=lambda t: tuple(int(r) for r in t.split(",")),
+                        default=(300, 100), help="MiB/s of the fast and the slow tier")
+    parser.add_argument("--dir", default="/var/tmp", help="where the images go")
+    parser.add_argument("--sparse", action="store_true",
+                        help="do not allocate the images beforehand; for --dir on a tmpfs")
+    parser.add_argument("--dirs", type=words, help="measure these two directories instead")
+    parser.add_argument("--gib", type=int, default=8, help="bytes of the step with --dirs, GiB")
+    parser.add_argument("--requests", type=int, default=1, help="that the step is made of")
+    parser.add_argument("--chunk-bytes", default="16MiB")
+    parser.add_argument("--segment-bytes", default="4MiB")
+    parser.add_argument("--io-kib", type=int, default=512)
+    parser.add_argument("--window-mib", type=int, default=32)
+    parser.add_argument("--pool-mib", type=int, default=1024)
+    parser.add_argument("--raw-seconds", type=int, default=4)
+    parser.add_argument("--plot", type=pathlib.Path, help="an SVG of time over bound by split")
+    args = parser.parse_args()
+    unknown = [s for s in args.scenarios if s not in SCENARIOS]
+    if unknown:
+        parser.error(f"no scenario {unknown[0]}")
+    if "pfs-dies" in args.scenarios[:-1]:
+        parser.error("pfs-dies ends a round: name it last")
+    return args
+
+
+def main():
+    args = parse("kvstream-bench route", __doc__)
+    rows = []
+    with contextlib.ExitStack() as stack:
+        rig = Rig(stack, args)
+        for number in range(args.rounds):
+            for policy in args.policies:
+                rows += run_policy(rig, policy, number)
+            if rig.emulated:
+                raw_row(rig, number)
+    print_table(rows)
+    if args.plot:
+        args.plot.write_text(route_plot.svg(rows))
+    if any(row["above_bound_pct"] < -0.5 for row in rows):
+        sys.exit("a step faster than the bound by more than 0.5 %: the measurement is wrong")
+
+
+if __name__ == "__main__":
+    main()
