@@ -67,9 +67,10 @@ class Daemon:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(timeout=60)
 
-    def paced(self, *options, prefix=(), on_begin=None):
+    def paced(self, *options, prefix=(), on_begin=None, on_end=None):
         """kvstream-bench step --paced, warmed up: next(step) runs it once and returns its line.
-        `on_begin` is called with the time, as time.time() tells it, at which a read begins."""
+        `on_begin` is called with the time, as time.time() tells it, at which a read begins, and
+        `on_end` when it has ended."""
         command = [*prefix, str(self.build / "bench/kvstream-bench"), "step", "--paced", "--socket",
                    str(self.socket), *options]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -87,6 +88,8 @@ class Daemon:
                     row.update(json.loads(line))
                     if on_begin and list(row) == ["began"]:
                         on_begin(row["began"])
+                if on_end:
+                    on_end()
                 bench.stdout.readline()
                 yield row
 

@@ -15,29 +15,39 @@ BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
 SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
 
 
+def fio_reader(root, group, io_kib, depth, seconds):
+    """A fio that reads the directory's chunk files, in the cgroup from its first instruction on."""
+    command = ["fio", "--name=raw", "--rw=read", "--direct=1", "--ioengine=io_uring",
+               f"--bs={io_kib}k", f"--iodepth={depth}", "--output-format=json", "--time_based",
+               f"--runtime={seconds}", f"--opendir={root}/v1", "--file_service_type=sequential"]
+    enter = (lambda: (group / "cgroup.procs").write_text("0")) if group else None
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=enter)
+
+
 def fio_read(roots, group, io_kib, depth, seconds):
-    """MiB/s that fio gets from each of the directories' chunk files, all read at the same time."""
-    readers = []
-    for root in roots:
-        command = ["fio", "--name=raw", "--rw=read", "--direct=1", "--ioengine=io_uring",
-                   f"--bs={io_kib}k", f"--iodepth={depth}", "--output-format=json", "--time_based",
-                   f"--runtime={seconds}", f"--opendir={root}/v1",
-                   "--file_service_type=sequential"]
-        reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        if group:
-            (group / "cgroup.procs").write_text(str(reader.pid))
-        readers.append(reader)
+    """MiB/s that fio gets from each of the directories, all read at the same time."""
+    readers = [fio_reader(root, group, io_kib, depth, seconds) for root in roots]
     return [round(fio_rate(reader), 1) for reader in readers]
 
 
-def fio_rate(reader):
+def bytes_read(pid):
+    """That a process and its children have read from devices so far."""
+    total = 0
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for process in [str(pid), *children]:
+        for line in pathlib.Path(f"/proc/{process}/io").read_text().splitlines():
+            total += int(line.split()[1]) if line.startswith("read_bytes") else 0
+    return total
+
+
+def fio_rate(process, mode="read"):
     """MiB/s of a fio that writes its JSON to a pipe, once it has ended."""
-    out = reader.communicate()[0]
-    return json.loads(out[out.index("{"):])["jobs"][0]["read"]["bw_bytes"] / MIB
+    out = process.communicate()[0]
+    return json.loads(out[out.index("{"):])["jobs"][0][mode]["bw_bytes"] / MIB
 
 
 class EmulatedTiers:
-    """Two of them, made and removed with `stack`. Rates are MiB/s by tier; 0: no limit."""
+    """Two of them, made and removed with `stack`. Rates are MiB/s; 0 hangs the tier, None lifts."""
 
     def __init__(self, stack, folder, size, sparse):
         if os.geteuid() != 0 or not BLKIO.is_dir():

@@ -1,11 +1,13 @@
 // kvstream-bench: measures a running daemon from a client's side. Output: one JSON object a line.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -15,26 +17,30 @@
 namespace kvstream {
 namespace {
 
-constexpr char kUsage[] =
-    "Usage: kvstream-bench route|tiers|data-path [options]\n"
-    "       kvstream-bench router|stages [options]\n"
-    "       kvstream-bench step --socket PATH [options]\n"
-    "\n"
-    "route: how far above the bound steps end, by routing policy. tiers: each tier alone and all\n"
-    "together, raw and through the daemon. data-path: what reading and storing cost, by stage. "
-    "These\n"
-    "start daemons of their own; --help after each tells more.\n"
-    "\n"
-    "router, stages: what the router alone costs, and what verifying and copying cost, on one "
-    "core.\n"
-    "\n"
-    "step: reads one step of many chunks into a host buffer and reports the time from sending it "
-    "to its\n"
-    "end. With --store it stores the chunks instead, and waits until they are published. With\n"
-    "--paced it is ready once it has printed {}, and does so once for each line that it reads "
-    "from\n"
-    "standard input, so that a script can measure around each; a line says when it has begun.\n"
-    "Exit codes: 0 done, 1 failed or wrong bytes, 2 bad usage.\n\n";
+constexpr char kUsage[] = R"(Usage: kvstream-bench COMMAND [options]
+
+Commands that start daemons of their own; --help after each tells more:
+  route      how far above the bound steps end, by routing policy and scenario
+  tiers      each tier alone and all together, raw and through the daemon
+  newcomers  a small step beside a large one
+  deferral   what writes cost reads on one device, and what deferring them buys
+  data_path  what reading and storing cost, by stage
+
+Commands that measure parts on one core, with Google Benchmark's options:
+  router     the router alone
+  stages     verifying and copying
+
+kvstream-bench step --socket PATH [options] measures a running daemon: it reads one step of many
+chunks into a host buffer and reports the time from sending it to its end. With --store it stores
+the chunks instead, and waits until they are published. With --paced it is ready once it has printed
+{}, and does so once for each line that it reads from standard input, so that a script can measure
+around each; a line says when it has begun.
+
+Output: one JSON object a line.
+Exit codes: 0 done, 1 failed or wrong bytes, 2 bad usage.
+
+Options of step:
+)";
 
 // Longer than any step here should take.
 constexpr absl::Duration kPatience = absl::Minutes(9);
@@ -198,6 +204,7 @@ class StepBench {
         static_cast<unsigned long long>(total_bytes()), absl::ToDoubleSeconds(absl::Now() - began),
         static_cast<unsigned long long>(options_.chunk_bytes),
         static_cast<unsigned long long>(options_.segment_bytes));
+    std::fflush(stdout);
     return 0;
   }
 
@@ -211,9 +218,9 @@ class StepBench {
 void Become(std::vector<std::string> arguments) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string command = arguments[0];
-  if (command == "route" || command == "tiers" || command == "data-path") {
-    const std::string script = command == "data-path" ? "data_path.py" : command + ".py";
-    arguments[0] = folder / script;
+  constexpr std::string_view kScripts[] = {"route", "tiers", "newcomers", "deferral", "data_path"};
+  if (std::ranges::find(kScripts, command) != std::end(kScripts)) {
+    arguments[0] = folder / (command + ".py");
     arguments.insert(arguments.begin(), "python3");
   } else if (command == "router" || command == "stages") {
     arguments[0] = folder / ("kvstream-" + command + "-bench");

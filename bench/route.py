@@ -15,7 +15,6 @@ import json
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,24 +22,29 @@ import time
 
 import route_plot
 from bench_daemon import BUILD, MIB, Daemon
-from emulated_tiers import EmulatedTiers, fio_rate, fio_read
+from emulated_tiers import EmulatedTiers, bytes_read, fio_read, fio_reader
 from route_scenarios import FAILS_AT, SCENARIOS, bound_seconds, changes_of
 
-POLICIES = "completion,published,fixed:65,fixed:70,fixed:75,fixed:80,fixed:85,single:fast"
+DEFAULT_SCENARIOS = "quiet,pfs-periodic,pfs-bursty,pfs-steady,nvme-writes"
+POLICIES = "completion,published:2,fixed:65,fixed:70,fixed:75,fixed:80,fixed:85,single:fast"
 ABLATIONS = {"no-narrowing": "narrowing: false", "no-hedging": "hedging: false",
              "no-tail-rules": "narrowing: false hedging: false", "no-ahead": "ahead_ms: 0"}
+# Policies that never read a segment again, not even one that is late.
+UNHEDGED = ("single", "fixed", "published", "no-hedging", "no-tail-rules")
+EPILOG = ("scenarios:\n" + "\n".join(f"  {k:14} {v}" for k, v in SCENARIOS.items())
+          + "\n\npolicies: completion, request-at-a-time, single:TIER, fixed:PERCENT, "
+          "published:CHUNKS,\nand completion with a part off: " + ", ".join(ABLATIONS))
 # Scenarios in which a tier fails: only a policy that reads elsewhere what is late comes through.
 FAILING = ("pfs-hangs", "pfs-dies")
 
 
 def routing(policy):
-    """The config of a policy. Those to compare with read nothing twice: hedging is ours."""
+    """The config of a policy."""
     name, _, value = policy.partition(":")
-    ours = name in ("completion", "request-at-a-time") or name in ABLATIONS
     fields = {"single": f'single_tier: "{value}"', "fixed": f"fixed_percent: {value or 50}",
-              "published": f"published_chunks: {value or 2}"}.get(name, ABLATIONS.get(name, ""))
+              "published": f"published_chunks: {value or 8}"}.get(name, ABLATIONS.get(name, ""))
     kind = "COMPLETION" if name in ABLATIONS else name.upper().replace("-", "_")
-    hedge = "" if ours else "reads { hedge_after_ms: 60000 }"
+    hedge = "reads { hedge_after_ms: 60000 }" if name in UNHEDGED else ""
     return f"routing {{ policy: {kind} {fields} }}\n{hedge}"
 
 
@@ -113,7 +117,6 @@ class Weather:
     def end(self):
         self._over.set()
         self._thread.join()
-        self.rig.emulated.lift()
 
     def bound(self, total, lost=0.0):
         """`lost`: MiB/s of the second tier that a competitor took."""
@@ -123,26 +126,31 @@ class Weather:
                              total)
 
 
-def competitor(rig):
-    args = ["fio", "--name=other", "--rw=read", "--direct=1", "--ioengine=io_uring",
-            f"--bs={rig.args.io_kib}k", "--iodepth=8", "--output-format=json", "--time_based",
-            "--runtime=600", f"--opendir={rig.roots[1]}/v1", "--file_service_type=sequential"]
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, text=True)
-    rig.emulated.join(process.pid)
-    return process
+class Competitor:
+    """A second reader on the second tier, and what it read while the step ran."""
+
+    def __init__(self, rig):
+        self._fio = fio_reader(rig.roots[1], rig.emulated.group, rig.args.io_kib, 8, 600)
+        self._marks = []
+
+    def mark(self):
+        self._marks.append((time.time(), bytes_read(self._fio.pid)))
+
+    def end(self):
+        self._fio.terminate()
+        self._fio.communicate()
+        (began, first), (ended, last) = self._marks
+        return (last - first) / MIB / (ended - began)
 
 
 def measure_emulated(rig, policy, number, steps, current, scenario):
     weather = Weather(rig, scenario, number)
     weather.prepare()
-    current["weather"] = weather
-    other = competitor(rig) if scenario == "competitor" else None
+    other = Competitor(rig) if scenario == "competitor" else None
+    current.update(weather=weather, other=other)
     row = next(steps)
-    lost = 0.0
-    if other:
-        other.terminate()
-        lost = fio_rate(other)
-    weather.end()
+    lost = other.end() if other else 0.0
+    rig.emulated.lift()
     bound = weather.bound(row["bytes"], lost)
     row.update(bench="route", policy=policy, scenario=scenario, round=number,
                bound_seconds=round(bound, 4),
@@ -155,11 +163,23 @@ def measure_emulated(rig, policy, number, steps, current, scenario):
 def run_policy(rig, policy, number):
     """The rows of one policy in one round."""
     args, rows, current = rig.args, [], {}
-    begin = (lambda began: current["weather"].begin(began)) if rig.emulated else None
+
+    def begin(began):
+        if current:
+            current["weather"].begin(began)
+            if current["other"]:
+                current["other"].mark()
+
+    def end():
+        if current:
+            current["weather"].end()
+            if current["other"]:
+                current["other"].mark()
+
     with contextlib.ExitStack() as stack:
         daemon = rig.daemon(stack, policy)
         daemon.step(*rig.step_options(), "--store")
-        steps = daemon.paced(*rig.step_options(), on_begin=begin)
+        steps = daemon.paced(*rig.step_options(), on_begin=begin, on_end=end)
         next(steps)
         for scenario in args.scenarios if rig.emulated else ["quiet"]:
             if scenario in FAILING and policy.partition(":")[0] != "completion":
@@ -211,18 +231,19 @@ def print_table(rows):
         print(f"{policy:>20}  " + "  ".join(f"{c:>24}" for c in cells))
 
 
-def parse(program, description):
+def parse(program, description, whole=False):
+    """`whole`: with what only route itself understands."""
     words = lambda text: text.split(",")
     parser = argparse.ArgumentParser(
         prog=program, description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="scenarios:\n" + "\n".join(f"  {k:14} {v}" for k, v in SCENARIOS.items())
-        + "\n\npolicies: completion, request-at-a-time, single:TIER, fixed:PERCENT, published[:M]; "
-        "and completion with a part off: " + ", ".join(ABLATIONS))
+        epilog=EPILOG if whole else None)
     parser.add_argument("--build", type=pathlib.Path, default=BUILD)
-    parser.add_argument("--policies", type=words, default=POLICIES.split(","))
-    parser.add_argument("--scenarios", type=words,
-                        default="quiet,pfs-periodic,pfs-bursty,pfs-steady,nvme-writes".split(","))
+    if whole:
+        parser.add_argument("--policies", type=words, default=POLICIES.split(","))
+        parser.add_argument("--scenarios", type=words,
+                            default=DEFAULT_SCENARIOS.split(","))
+        parser.add_argument("--plot", type=pathlib.Path, help="an SVG of time over bound by split")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20, help="bound of a quiet step")
     parser.add_argument("--rates", type=lambda t: tuple(int(r) for r in t.split(",")),
@@ -230,7 +251,8 @@ def parse(program, description):
     parser.add_argument("--dir", default="/var/tmp", help="where the images go")
     parser.add_argument("--sparse", action="store_true",
                         help="do not allocate the images beforehand; for --dir on a tmpfs")
-    parser.add_argument("--dirs", type=words, help="measure these two directories instead")
+    parser.add_argument("--dirs", type=words, help="measure these two directories instead; the "
+                        "step's files stay there, below v1/")
     parser.add_argument("--gib", type=int, default=8, help="bytes of the step with --dirs, GiB")
     parser.add_argument("--requests", type=int, default=1, help="that the step is made of")
     parser.add_argument("--chunk-bytes", default="16MiB")
@@ -239,8 +261,9 @@ def parse(program, description):
     parser.add_argument("--window-mib", type=int, default=32)
     parser.add_argument("--pool-mib", type=int, default=1024)
     parser.add_argument("--raw-seconds", type=int, default=4)
-    parser.add_argument("--plot", type=pathlib.Path, help="an SVG of time over bound by split")
     args = parser.parse_args()
+    if not whole:
+        return args
     unknown = [s for s in args.scenarios if s not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {unknown[0]}")
@@ -250,7 +273,7 @@ def parse(program, description):
 
 
 def main():
-    args = parse("kvstream-bench route", __doc__)
+    args = parse("kvstream-bench route", __doc__, whole=True)
     rows = []
     with contextlib.ExitStack() as stack:
         rig = Rig(stack, args)

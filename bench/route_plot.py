@@ -4,7 +4,6 @@ lines of the policies that have no split across it."""
 import statistics
 
 WIDTH, HEIGHT, LEFT, TOP = 300, 220, 46, 30
-TOP_PCT = 60.0
 COLOURS = {"completion": "#1b7f3b", "published": "#b3541e", "fixed": "#2b5fa8"}
 
 
@@ -14,14 +13,15 @@ def median(rows, scenario, policy):
     return statistics.median(values) if values else None
 
 
-def panel(rows, scenario, x0):
+def panel(rows, scenario, x0, top):
+    """`top`: percent at the upper edge."""
     splits = sorted({int(r["policy"].partition(":")[2]) for r in rows
                      if r["policy"].startswith("fixed:")})
     low, high = (splits[0], splits[-1]) if len(splits) > 1 else (0, 100)
     x = lambda split: x0 + LEFT + (split - low) / (high - low) * (WIDTH - LEFT - 20)
-    y = lambda pct: TOP + (1 - min(max(pct, 0), TOP_PCT) / TOP_PCT) * (HEIGHT - TOP - 40)
+    y = lambda pct: TOP + (1 - max(pct, 0) / top) * (HEIGHT - TOP - 40)
     out = [f'<text x="{x0 + LEFT}" y="18" font-weight="bold">{scenario}</text>']
-    for pct in (0, 15, 30, 45, 60):
+    for pct in (top * k // 4 for k in range(5)):
         out.append(f'<line x1="{x(low)}" x2="{x(high)}" y1="{y(pct)}" y2="{y(pct)}" '
                    f'stroke="#ddd"/><text x="{x0 + LEFT - 6}" y="{y(pct) + 4}" '
                    f'text-anchor="end">{pct} %</text>')
@@ -33,13 +33,13 @@ def panel(rows, scenario, x0):
             for a, b in points]
     for split in splits:
         out.append(f'<text x="{x(split)}" y="{HEIGHT - 22}" text-anchor="middle">{split}</text>')
-    for policy in ("completion", "published"):
+    for policy in [p for p in dict.fromkeys(r["policy"] for r in rows)
+                   if p.partition(":")[0] in ("completion", "published")]:
         value = median(rows, scenario, policy)
-        if value is None:
-            continue
+        colour = COLOURS[policy.partition(":")[0]]
         out.append(f'<line x1="{x(low)}" x2="{x(high)}" y1="{y(value)}" y2="{y(value)}" '
-                   f'stroke="{COLOURS[policy]}" stroke-width="2"/><text x="{x(high)}" '
-                   f'y="{y(value) - 4}" text-anchor="end" fill="{COLOURS[policy]}">{policy} '
+                   f'stroke="{colour}" stroke-width="2"/><text x="{x(high)}" '
+                   f'y="{y(value) - 4}" text-anchor="end" fill="{colour}">{policy} '
                    f'{value:.1f} %</text>')
     out.append(f'<text x="{x0 + WIDTH / 2 + 10}" y="{HEIGHT - 6}" text-anchor="middle">'
                'percent from the first tier (fixed split)</text>')
@@ -48,7 +48,9 @@ def panel(rows, scenario, x0):
 
 def svg(rows):
     scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
-    body = [line for i, s in enumerate(scenarios) for line in panel(rows, s, i * WIDTH)]
+    highest = max(median(rows, r["scenario"], r["policy"]) for r in rows)
+    top = max(20, -(-int(highest + 1) // 20) * 20)
+    body = [line for i, s in enumerate(scenarios) for line in panel(rows, s, i * WIDTH, top)]
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * len(scenarios)}" '
             f'height="{HEIGHT}" font-family="sans-serif" font-size="11">\n'
             '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n")

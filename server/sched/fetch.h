@@ -57,7 +57,8 @@ struct Step {
   std::vector<Batch*> batches;
   // Joint: lists[0]. Independent, or a request at a time: one for each request.
   std::vector<ReadList> lists;
-  size_t first_list = 0;  // Those before it are empty, or have ended.
+  uint64_t queued_bytes = 0;  // Of all lists.
+  size_t first_list = 0;      // Those before it are empty, or have ended.
   // Bytes that it may claim on each tier before the next step's turn; negative: taken in advance.
   absl::InlinedVector<int64_t, kTiersMax> credits;
 };

@@ -29,7 +29,7 @@ struct PolicyOptions {
   TierId single;
   // kFixed.
   uint32_t fixed_percent = 50;
-  // kPublished.
+  // kPublished; the window has to hold them.
   uint32_t chunks_at_a_time = 8;
   // kCompletion and kRequestAtATime. Near the end of a list, a tier leaves segments to another that
   // would have them sooner.
@@ -40,6 +40,8 @@ struct PolicyOptions {
   bool routes_by_completion() const {
     return policy == Policy::kCompletion || policy == Policy::kRequestAtATime;
   }
+  // Whether chunks are meant for certain tiers.
+  bool assigns() const { return policy == Policy::kSingle || policy == Policy::kFixed; }
   bool narrows() const { return narrowing && routes_by_completion(); }
   bool hedges() const { return hedging && routes_by_completion(); }
 };

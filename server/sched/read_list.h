@@ -34,7 +34,7 @@ class ReadList {
     bytes_ += segment.bytes;
   }
 
-  // The next segment for `tier`, left in place; null when there is none. `waits(ref, holders)`
+  // Takes the next segment for `tier`; false when there is none. `waits(ref, holders)`
   // tells whether an entry may be claimed by this tier now, must go (drop), or must stay for others
   // (skip). `fastest(holders)` names the tier that takes from the front.
   enum class Verdict { kTake, kDrop, kSkip };

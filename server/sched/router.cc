@@ -8,9 +8,6 @@
 namespace kvstream::sched {
 namespace {
 
-// A tier that gives nothing back for so long may hang; a few stragglers last this long too.
-constexpr TimeNs kSilence = kSecond;
-
 // Of several failures, the one that says most: damage before trouble before absence.
 absl::StatusCode Worse(absl::StatusCode a, absl::StatusCode b) {
   const auto rank = [](absl::StatusCode code) {
@@ -81,10 +78,6 @@ void Router::Admit(BatchSpec spec, TimeNs now) {
   // A rank that came late joins a step under way.
   if (!step->joining || step->arrived >= step->ranks || step->join_deadline <= now) Begin(step);
   Settle(now);
-}
-
-size_t Router::ListOf(const Step& step, uint32_t request) const {
-  return step.joint && options_.policy.policy != Policy::kRequestAtATime ? 0 : request;
 }
 
 void Router::Begin(Step* step) {
@@ -273,9 +266,7 @@ void Router::SetTierInService(TierId tier, bool in_service, TimeNs now) {
 
 void Router::Settle(TimeNs now) {
   for (TierLane& lane : lanes_) {
-    const TimeNs patience = std::max(HedgeAge(lane), kSilence);
-    const bool silent = Late(lane, now) && now - lane.last_end() >= patience;
-    if (!lane.UpdateChoked(silent)) continue;
+    if (!lane.UpdateChoked(Silent(lane, now))) continue;
     if (lane.choked()) {
       commands_.push_back(TierOut{lane.id()});
     } else {

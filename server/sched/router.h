@@ -7,16 +7,17 @@
 //
 // The tail of a list is where time is lost, so two rules hold there. Narrowing: a tier leaves a
 // segment to another holder that would have it sooner, once all that is left would end before its
-// own read of it. Hedging: an idle tier reads again a segment that another has in flight and would,
-// as far as one can tell, have later; one in flight for longer than hedge_after always. The first
-// verified copy wins, and the loser keeps its slot until its own completion.
+// own read of it. Hedging: a tier with nothing to claim reads again a segment that another has in
+// flight and would, as far as one can tell, have later; one that is late (HedgeAge) always. The
+// first verified copy wins, and the loser keeps its slot until its own completion.
 //
 // Promises, checked in tests/sched at every step of every seed:
 //   - every item gets exactly one ItemDone, every request one RequestDone, every batch one
 //     BatchDone, in that order, and no copy command names a request after its RequestDone;
 //   - OK only when all segments of one content were copied to the item after verification;
 //   - a slot is freed only after the read and the copy that use it have ended;
-//   - bytes in flight of a tier stay within its window (or one segment, if that is larger);
+//   - bytes in flight of a tier stay within its window, or two segments where that is more and the
+//     config allows them, or one (kPublished looks at the configured window alone);
 //   - an item fails only if every usable replica failed, its deadline passed, or it was cancelled.
 //
 // Thread rule: one thread. Ownership: the slot allocator outlives the router.
@@ -43,7 +44,8 @@ namespace kvstream::sched {
 struct RouterOptions {
   // By TierId.
   std::vector<LaneOptions> lanes;
-  // A segment in flight for this long may be read again elsewhere.
+  // A segment in flight for this long, and for twice what is queued on its tier, may be read again
+  // elsewhere.
   TimeNs hedge_after = 250 * kMillisecond;
   PolicyOptions policy;
   // Bytes that a step may claim on a tier before the next step has its turn. What a segment takes
@@ -97,8 +99,6 @@ class Router {
 
   // router.cc: batches and items.
   Step* StepFor(const BatchSpec& spec);
-  // Which of the step's lists a request's segments wait in.
-  size_t ListOf(const Step& step, uint32_t request) const;
   void Begin(Step* step);
   void StartItem(Batch* batch, const ItemRef& ref);
   // The source in use failed: tries the next one, or decides.
@@ -112,16 +112,22 @@ class Router {
   // What every event ends with.
   void Settle(TimeNs now);
 
-  // router_fetch.cc: fetches, reads and copies.
+  // router_join.cc: where what is wanted is listed.
   uint32_t FetchFor(const ItemState& item);
+  void AddTiers(Fetch& fetch, TierSet fresh);
   void Join(Batch* batch, const ItemRef& ref);
   // Which tiers the policy lets read the step's next chunk; empty: all.
   TierSet Assign(Step& step) const;
-  static bool Wanted(const Fetch& fetch, uint32_t segment);
-  void AddTiers(Fetch& fetch, TierSet fresh);
+  // Which of the step's lists a request's segments wait in.
+  size_t ListOf(const Step& step, uint32_t request) const;
   // Lists a segment where the waiter's are claimed from.
   void Enqueue(const Fetch& fetch, const Waiter& waiter, uint32_t segment, bool front);
+  // The same, unless an earlier waiter that wants it has it in the same list.
+  void EnqueueOnce(const Fetch& fetch, size_t waiter, uint32_t segment, bool front);
   void PushToWaiters(const Fetch& fetch, uint32_t segment, bool front);
+
+  // router_fetch.cc: fetches, reads and copies.
+  static bool Wanted(const Fetch& fetch, uint32_t segment);
   void SetStage(Fetch& fetch, uint32_t segment, SegmentState::Stage stage);
   void StartCopy(uint32_t read);
   void EndCopyFor(Fetch& fetch, const ItemRef& ref, uint32_t segment, bool ok);
@@ -148,14 +154,20 @@ class Router {
   void Claim(TimeNs now);
   bool ClaimNext(TierLane& lane, TimeNs now);
   void NextTurn(TierId tier);
-  uint64_t ClaimFrom(Step& step, TierLane& lane, TimeNs now);
+  bool HasRoom(const TierLane& lane, uint64_t bytes) const;
+  // Bytes claimed; 0 when the step has nothing for this tier now, or what it has finds no room in
+  // the window or in the pool: then `*blocked` is set.
+  uint64_t ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now);
   // Whether every batch's request that feeds this list has ended.
   static bool ListEnded(const Step& step, size_t list);
   // Claims the other segments of a chunk too; returns their bytes.
   uint64_t ClaimRest(uint32_t fetch, TierLane& lane, TimeNs now);
-  // Whether another holder should have `bytes` of this list sooner than `lane`.
-  bool LeaveToOthers(const TierLane& lane, const ReadList& list, TierSet holders, uint64_t bytes,
-                     TimeNs now) const;
+
+  // router_tail.cc: what tiers leave to each other, and what they read again.
+  // Whether another holder should have `bytes` of the step sooner than `lane`, with `queued_up_to`
+  // waiting in their list and in those before it.
+  bool LeaveToOthers(const TierLane& lane, const Step& step, uint64_t queued_up_to, TierSet holders,
+                     uint64_t bytes, TimeNs now) const;
   bool Hedge(TierLane& lane, TimeNs now);
   // The read whose segment `lane` should read again, as an index; kNoRead if there is none.
   uint32_t WorstRead(const TierLane& lane, TimeNs now) const;
@@ -163,9 +175,12 @@ class Router {
   TimeNs Remaining(const Read& read, uint64_t bytes_up_to_it, TimeNs now) const;
   bool LateEverywhere(const SegmentState& segment, TierId except, TimeNs now) const;
   void ScheduleHedges(TimeNs now);
+  // A read in flight for so long is late: hedge_after, or twice what is queued on its tier.
   TimeNs HedgeAge(const TierLane& lane) const;
   // Whether its oldest read is late.
   bool Late(const TierLane& lane, TimeNs now) const;
+  // Whether it may hang: late, and nothing has come back for a while.
+  bool Silent(const TierLane& lane, TimeNs now) const;
   void StartRead(TierLane& lane, uint32_t fetch, uint32_t segment, const Slot& slot, TimeNs now);
   TierId FastestOf(TierSet tiers) const;
 

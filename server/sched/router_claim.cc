@@ -9,13 +9,6 @@ namespace kvstream::sched {
 
 using Stage = SegmentState::Stage;
 
-namespace {
-
-// How often an idle tier looks whether a read of another has become worth reading again.
-constexpr TimeNs kTailCheck = 5 * kMillisecond;
-
-}  // namespace
-
 TierId Router::FastestOf(TierSet tiers) const {
   // Config order until rates are known, and among equals.
   TierId best{kTiersMax};
@@ -48,21 +41,6 @@ void Router::Claim(TimeNs now) {
   ScheduleHedges(now);
 }
 
-void Router::ScheduleHedges(TimeNs now) {
-  next_hedge_check_ = kNever;
-  for (const TierLane& lane : lanes_) {
-    if (lane.reads().oldest == kNoRead) continue;
-    const TimeNs due = reads_[lane.reads().oldest].began + HedgeAge(lane);
-    next_hedge_check_ = std::min(next_hedge_check_, std::max(due, now + options_.hedge_after / 4));
-    for (const TierLane& other : lanes_) {
-      if (options_.policy.hedges() && other.usable() && other.in_flight() == 0 &&
-          other.rate() > 0) {
-        next_hedge_check_ = std::min(next_hedge_check_, now + kTailCheck);
-      }
-    }
-  }
-}
-
 bool Router::ClaimNext(TierLane& lane, TimeNs now) {
   if (queued_[lane.id().value] == 0) return false;
   if (options_.policy.policy == Policy::kPublished) {
@@ -82,7 +60,10 @@ bool Router::ClaimNext(TierLane& lane, TimeNs now) {
       Step& step = *steps_[turn];
       int64_t& credit = step.credits[lane.id().value];
       if (credit > 0) {
-        const uint64_t bytes = ClaimFrom(step, lane, now);
+        bool blocked = false;
+        const uint64_t bytes = ClaimFrom(step, lane, &blocked, now);
+        // It keeps its turn: others' smaller segments would take the room for good.
+        if (blocked) return false;
         credit = bytes > 0 ? credit - static_cast<int64_t>(bytes) : 0;
         if (credit <= 0) NextTurn(lane.id());
         if (bytes > 0) return true;
@@ -101,12 +82,16 @@ void Router::NextTurn(TierId tier) {
   steps_[turn]->credits[tier.value] += static_cast<int64_t>(options_.turn_bytes);
 }
 
-// Bytes claimed; 0 when the step has nothing for this tier now.
-uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
+bool Router::HasRoom(const TierLane& lane, uint64_t bytes) const {
+  // Rounds of whole chunks take what the config allows; a window that shrinks would cut them.
+  if (options_.policy.policy == Policy::kPublished) return lane.HasRoomAtMost(bytes);
+  return lane.HasRoom(bytes);
+}
+
+uint64_t Router::ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now) {
   if (step.joining) return 0;
   Slot slot;
-  const ReadList* list = nullptr;
-  const bool published = options_.policy.policy == Policy::kPublished;
+  uint64_t queued_up_to = 0;
   const auto waits = [&](const SegmentRef& ref, TierSet holders) {
     const Fetch& fetch = fetches_[ref.fetch];
     if (!fetch.live || fetch.generation != ref.generation || !fetch.tiers.Has(lane.id()) ||
@@ -114,28 +99,37 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, TimeNs now) {
       return ReadList::Verdict::kDrop;
     }
     const uint64_t bytes = fetch.shape.PaddedBytesOf(ref.segment);
-    if (!published && !lane.HasRoom(bytes)) {
+    if (!HasRoom(lane, bytes)) {
       lane.NoteLimited();
+      *blocked = true;
       return ReadList::Verdict::kSkip;
     }
-    if (LeaveToOthers(lane, *list, holders, bytes, now)) return ReadList::Verdict::kSkip;
+    if (LeaveToOthers(lane, step, queued_up_to, holders, bytes, now)) {
+      return ReadList::Verdict::kSkip;
+    }
     const auto free = slots_->AllocateRead(bytes);
+    *blocked = !free;
     if (!free) return ReadList::Verdict::kSkip;
     slot = *free;
     return ReadList::Verdict::kTake;
   };
   const auto fastest = [this](TierSet holders) { return FastestOf(holders); };
-  SegmentRef taken;
   const bool in_turn = options_.policy.policy == Policy::kRequestAtATime;
   while (step.first_list < step.lists.size() && step.lists[step.first_list].empty() &&
          (!in_turn || ListEnded(step, step.first_list))) {
     step.first_list += 1;
   }
-  for (size_t i = step.first_list; i < step.lists.size(); ++i) {
-    list = &step.lists[i];
-    if (step.lists[i].Take(lane.id(), waits, fastest, &taken)) {
+  for (size_t i = step.first_list; i < step.lists.size() && !*blocked; ++i) {
+    ReadList& list = step.lists[i];
+    const uint64_t before = list.bytes();
+    queued_up_to += before;
+    SegmentRef taken;
+    const bool took = list.Take(lane.id(), waits, fastest, &taken);
+    step.queued_bytes -= before - list.bytes();
+    if (took) {
       StartRead(lane, taken.fetch, taken.segment, slot, now);
-      return slot.bytes + (published ? ClaimRest(taken.fetch, lane, now) : 0);
+      const bool whole = options_.policy.policy == Policy::kPublished;
+      return slot.bytes + (whole ? ClaimRest(taken.fetch, lane, now) : 0);
     }
     if (in_turn && !ListEnded(step, i)) return 0;
   }
@@ -154,103 +148,14 @@ uint64_t Router::ClaimRest(uint32_t index, TierLane& lane, TimeNs now) {
   uint64_t bytes = 0;
   for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
     if (fetch.segments[s].stage != Stage::kQueued) continue;
-    const auto slot = slots_->AllocateRead(fetch.shape.PaddedBytesOf(s));
-    if (!slot) break;  // The rest counts as a chunk of its own.
+    const uint64_t segment_bytes = fetch.shape.PaddedBytesOf(s);
+    if (!HasRoom(lane, segment_bytes)) break;  // The rest counts as a chunk of its own.
+    const auto slot = slots_->AllocateRead(segment_bytes);
+    if (!slot) break;
     StartRead(lane, index, s, *slot, now);
     bytes += slot->bytes;
   }
   return bytes;
-}
-
-TimeNs Router::HedgeAge(const TierLane& lane) const {
-  // A window's worth of queueing is not lateness.
-  if (lane.rate() <= 0) return options_.hedge_after;
-  const double queue_ns = static_cast<double>(lane.in_flight()) / lane.rate() * 1e9;
-  return std::max(options_.hedge_after, static_cast<TimeNs>(2 * queue_ns));
-}
-
-bool Router::Late(const TierLane& lane, TimeNs now) const {
-  const uint32_t oldest = lane.reads().oldest;
-  return oldest != kNoRead && now - reads_[oldest].began >= HedgeAge(lane);
-}
-
-bool Router::LeaveToOthers(const TierLane& lane, const ReadList& list, TierSet holders,
-                           uint64_t bytes, TimeNs now) const {
-  if (!options_.policy.narrows() || !lane.rate_is_current()) return false;
-  const TimeNs mine = lane.ExpectedTime(bytes, now);
-  double rates = lane.RateAt(now);
-  double work = static_cast<double>(list.bytes() + lane.in_flight());
-  bool sooner = false;
-  for (const TierLane& other : lanes_) {
-    if (other.id() == lane.id() || !holders.Has(other.id()) || !other.usable()) continue;
-    if (!other.rate_is_current() || Late(other, now)) continue;
-    // Two idle tiers never wait for each other.
-    if (lane.in_flight() == 0 && other.in_flight() == 0) continue;
-    rates += other.RateAt(now);
-    work += static_cast<double>(other.in_flight());
-    sooner = sooner || other.ExpectedTime(bytes, now) < mine;
-  }
-  // All of it would end then if nobody had to wait for anybody.
-  return sooner && static_cast<double>(mine) > work / rates * 1e9;
-}
-
-TimeNs Router::Remaining(const Read& read, uint64_t bytes_up_to_it, TimeNs now) const {
-  if (read.expected == 0) return 0;
-  const double rate = lanes_[read.tier.value].RateAt(now);
-  const auto turn = static_cast<TimeNs>(static_cast<double>(bytes_up_to_it) / rate * 1e9);
-  // One that is overdue may take as long again as it is late: latencies have long tails.
-  const TimeNs age = now - read.began;
-  return std::max(turn, age < read.expected ? read.expected - age : age - read.expected);
-}
-
-uint32_t Router::WorstRead(const TierLane& lane, TimeNs now) const {
-  uint32_t worst = kNoRead;
-  TimeNs worst_remaining = 0;
-  for (const TierLane& other : lanes_) {
-    if (other.id() == lane.id()) continue;
-    const TimeNs late = HedgeAge(other);
-    uint64_t bytes = 0;
-    for (uint32_t r = other.reads().oldest; r != kNoRead; r = reads_[r].newer) {
-      const Read& read = reads_[r];
-      bytes += read.slot.bytes;
-      const Fetch& fetch = fetches_[read.fetch];
-      const SegmentState& segment = fetch.segments[read.segment];
-      if (read.orphan || segment.stage != Stage::kReading || !fetch.tiers.Has(lane.id())) continue;
-      TimeNs remaining = Remaining(read, bytes, now);
-      if (now - read.began >= late) {
-        remaining = kNever;
-      } else if (!options_.policy.hedges() || lane.rate() <= 0) {
-        continue;
-      }
-      const TimeNs mine = lane.ExpectedTime(read.slot.bytes, now);
-      // It should win clearly, or the bytes are for nothing.
-      if (remaining <= worst_remaining || remaining <= mine + mine / 4 + kMillisecond) continue;
-      if (segment.reads.size() > 1 && !LateEverywhere(segment, lane.id(), now)) continue;
-      worst = r;
-      worst_remaining = remaining;
-    }
-  }
-  return worst;
-}
-
-bool Router::LateEverywhere(const SegmentState& segment, TierId except, TimeNs now) const {
-  return std::all_of(segment.reads.begin(), segment.reads.end(), [&](uint32_t i) {
-    const Read& read = reads_[i];
-    return read.tier != except && now - read.began >= HedgeAge(lanes_[read.tier.value]);
-  });
-}
-
-bool Router::Hedge(TierLane& lane, TimeNs now) {
-  if (!lane.HasRoom(1)) return false;
-  const uint32_t index = WorstRead(lane, now);
-  if (index == kNoRead) return false;
-  const Read& read = reads_[index];
-  if (!lane.HasRoom(read.slot.bytes)) return false;
-  const auto slot = slots_->AllocateRead(read.slot.bytes);
-  if (!slot) return false;
-  hedges_[lane.id().value] += 1;
-  StartRead(lane, read.fetch, read.segment, *slot, now);
-  return true;
 }
 
 void Router::StartRead(TierLane& lane, uint32_t fetch_index, uint32_t segment, const Slot& slot,
@@ -264,7 +169,9 @@ void Router::StartRead(TierLane& lane, uint32_t fetch_index, uint32_t segment, c
   Fetch& fetch = fetches_[fetch_index];
   AddToLane(lane, index);
   Read& read = reads_[index];
-  const Ticket ticket{((read.ticket.value >> 32) + 1) << 32 | index};
+  // Generation 0 is left out: ticket 0 is nobody's.
+  const auto generation = static_cast<uint32_t>((read.ticket.value >> 32) + 1);
+  const Ticket ticket{uint64_t{std::max(generation, 1u)} << 32 | index};
   read.ticket = ticket;
   read.live = true;
   read.fetch = fetch_index;

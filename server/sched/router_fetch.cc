@@ -17,89 +17,6 @@ TierSet Router::InService() const {
   return in_service;
 }
 
-uint32_t Router::FetchFor(const ItemState& item) {
-  const Source& source = item.spec.sources[item.source];
-  const auto [it, added] = fetch_of_.try_emplace(source.content);
-  if (added) {
-    if (free_fetches_.empty()) {
-      free_fetches_.push_back(static_cast<uint32_t>(fetches_.size()));
-      fetches_.emplace_back();
-    }
-    it->second = free_fetches_.back();
-    free_fetches_.pop_back();
-    Fetch& fetch = fetches_[it->second];
-    const uint32_t generation = fetch.generation;
-    fetch = Fetch{};
-    fetch.live = true;
-    fetch.generation = generation;
-    fetch.index = it->second;
-    fetch.content = source.content;
-    fetch.shape = item.spec.shape;
-    fetch.tiers = source.tiers;
-    fetch.segments.resize(item.spec.shape.segments());
-  } else {
-    // Replicas published since the fetch began take part; those that failed it do not come back.
-    Fetch& fetch = fetches_[it->second];
-    KV_CHECK(fetch.shape == item.spec.shape);
-    const TierSet fresh =
-        TierSet::FromBits(source.tiers.bits() & ~fetch.failed.bits() & ~fetch.tiers.bits());
-    if (!fresh.empty()) AddTiers(fetch, fresh);
-  }
-  return it->second;
-}
-
-void Router::AddTiers(Fetch& fetch, TierSet fresh) {
-  fetch.tiers = fetch.tiers | fresh;
-  for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
-    if (fetch.segments[s].stage != Stage::kQueued) continue;
-    for (const TierLane& lane : lanes_) {
-      if (fresh.Has(lane.id())) queued_[lane.id().value] += 1;
-    }
-    PushToWaiters(fetch, s, /*front=*/false);
-  }
-}
-
-void Router::Join(Batch* batch, const ItemRef& ref) {
-  ItemState& item = batch->requests[ref.request].items[ref.item];
-  Fetch& fetch = fetches_[FetchFor(item)];
-  item.segments_left = static_cast<uint32_t>(fetch.segments.size());
-  Waiter waiter;
-  waiter.batch = batch;
-  waiter.ref = ref;
-  waiter.assigned = Assign(*batch->step);
-  waiter.needs.resize(fetch.segments.size(), Need::kWanted);
-  fetch.waiters.push_back(std::move(waiter));
-  for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
-    switch (fetch.segments[s].stage) {
-      case Stage::kIdle:
-        SetStage(fetch, s, Stage::kQueued);
-        [[fallthrough]];
-      case Stage::kQueued:
-        Enqueue(fetch, fetch.waiters.back(), s, /*front=*/false);
-        break;
-      case Stage::kReading:
-        Reconsider(fetch, s);  // Only tiers out of service may be reading it.
-        UpdateOrphans(fetch, s);
-        break;
-      case Stage::kCopying:
-        break;  // Its slot is copied again for this waiter when the running copy has ended.
-    }
-  }
-}
-
-TierSet Router::Assign(Step& step) const {
-  const PolicyOptions& policy = options_.policy;
-  if (policy.policy == Policy::kSingle) return TierSet::Of(policy.single);
-  if (policy.policy != Policy::kFixed) return {};
-  const uint64_t before = step.chunks * policy.fixed_percent / 100;
-  const uint64_t with = (step.chunks + 1) * policy.fixed_percent / 100;
-  const uint64_t others = lanes_.size() - 1;
-  const uint64_t chunk = step.chunks++;
-  if (with > before || others == 0) return TierSet::Of(TierId{0});
-  // The rest goes round.
-  return TierSet::Of(TierId{static_cast<uint32_t>(1 + (chunk - with) % others)});
-}
-
 bool Router::Wanted(const Fetch& fetch, uint32_t segment) {
   return std::any_of(fetch.waiters.begin(), fetch.waiters.end(), [segment](const Waiter& w) {
     return !w.leaving && w.needs[segment] == Need::kWanted;
@@ -115,27 +32,6 @@ void Router::SetStage(Fetch& fetch, uint32_t segment, Stage stage) {
     if (stage == Stage::kQueued) queued_[lane.id().value] += 1;
   }
   current = stage;
-}
-
-void Router::Enqueue(const Fetch& fetch, const Waiter& waiter, uint32_t segment, bool front) {
-  Step& step = *waiter.batch->step;
-  const size_t at = ListOf(step, waiter.ref.request);
-  const TierSet assigned = Usable(fetch.tiers & waiter.assigned);
-  const TierSet holders = assigned.empty() ? fetch.tiers : assigned;
-  step.first_list = std::min(step.first_list, at);  // It may have been empty.
-  const auto bytes = static_cast<uint32_t>(fetch.shape.PaddedBytesOf(segment));
-  const SegmentRef ref{fetch.index, fetch.generation, segment, bytes};
-  if (front) {
-    step.lists[at].PushFront(holders, ref);
-  } else {
-    step.lists[at].PushBack(holders, ref);
-  }
-}
-
-void Router::PushToWaiters(const Fetch& fetch, uint32_t segment, bool front) {
-  for (const Waiter& w : fetch.waiters) {
-    if (!w.leaving && w.needs[segment] == Need::kWanted) Enqueue(fetch, w, segment, front);
-  }
 }
 
 void Router::OnRead(Ticket ticket, absl::StatusCode code, TimeNs now) {
@@ -273,10 +169,12 @@ void Router::ReconsiderAll() {
     if (fetch.live) FailIfUnservable(fetch);
     if (!fetch.live) continue;
     ReconsiderSegments(fetch);
-    // Those that were assigned to a tier that is out are listed for the others.
-    for (uint32_t s = 0; s < fetch.segments.size() && !options_.policy.routes_by_completion();
-         ++s) {
-      if (fetch.segments[s].stage == Stage::kQueued) PushToWaiters(fetch, s, /*front=*/true);
+    // What was assigned to a tier that is out is listed for the others; the last first, so that it
+    // stands in order at the front.
+    if (options_.policy.assigns()) {
+      for (auto n = static_cast<uint32_t>(fetch.segments.size()); n-- > 0;) {
+        if (fetch.segments[n].stage == Stage::kQueued) PushToWaiters(fetch, n, /*front=*/true);
+      }
     }
     MaybeFree(fetch);
   }

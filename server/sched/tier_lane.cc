@@ -42,6 +42,11 @@ void TierLane::Ended(uint64_t bytes, bool ok, TimeNs now) {
   sample_bytes_ = 0;
 }
 
+bool TierLane::rate_is_current(TimeNs now) const {
+  const bool paused = in_flight_ == 0 && now - idle_since_ > kRateHolds;
+  return rate_ > 0 && !resumed_ && !paused;
+}
+
 double TierLane::RateAt(TimeNs now) const {
   const TimeNs took = now - sample_begin_;
   if (in_flight_ == 0 || took < 2 * kSampleTime) return rate_;
@@ -64,10 +69,10 @@ TimeNs TierLane::ExpectedTime(uint64_t bytes, TimeNs now) const {
 
 bool TierLane::UpdateChoked(bool silent) {
   const bool before = choked_;
-  if (silent && quarantined_ > options_.quarantine_bytes) choked_ = true;
+  if (silent && quarantined_ > quarantine_limit()) choked_ = true;
   // By what is in flight, not by what is quarantined: a new waiter for a stuck read takes it out of
   // the quarantine, and that says nothing of the tier.
-  if (choked_ && in_flight_ <= options_.quarantine_bytes / 2) choked_ = false;
+  if (choked_ && in_flight_ <= quarantine_limit() / 2) choked_ = false;
   return before != choked_;
 }
 

@@ -2,6 +2,7 @@
 // Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "server/base/types.h"
@@ -29,7 +30,10 @@ class TierLane {
   // Bytes that it may have in flight now.
   uint64_t window_bytes() const { return window_.bytes(); }
   uint64_t window_max() const { return window_.max_bytes(); }
-  uint64_t quarantine_limit() const { return options_.quarantine_bytes; }
+  // At most half of the window as it is: a tier that hangs cannot hold more than its window.
+  uint64_t quarantine_limit() const {
+    return std::min(options_.quarantine_bytes, window_.bytes() / 2);
+  }
   uint64_t in_flight() const { return in_flight_; }
   uint64_t quarantined() const { return quarantined_; }
 
@@ -39,6 +43,10 @@ class TierLane {
     const uint64_t in_all = in_flight_ + bytes;
     return in_flight_ == 0 || in_all <= window_.bytes() ||
            (in_all <= 2 * bytes && in_all <= window_.max_bytes());
+  }
+  // The same against the most that the config allows.
+  bool HasRoomAtMost(uint64_t bytes) const {
+    return in_flight_ == 0 || in_flight_ + bytes <= window_.max_bytes();
   }
   // Reads wait because it has no room.
   void NoteLimited() { window_.NoteLimited(); }
@@ -66,10 +74,10 @@ class TierLane {
 
   // Bytes per second while busy, smoothed over about half a second; 0 until known.
   double rate() const { return rate_; }
-  // Whether the rate tells what the tier does now: it was measured since it last began anew after
-  // a second without reads.
-  bool rate_is_current() const { return rate_ > 0 && !resumed_; }
-  // The same as it looks at `now`: less than rate() once completions are overdue.
+  // Whether the rate tells what the tier does now: not after a second without reads, until it is
+  // measured again.
+  bool rate_is_current(TimeNs now) const;
+  // The rate as it looks at `now`: less than rate() once completions are overdue.
   double RateAt(TimeNs now) const;
 
   // A read of `bytes` that began behind `ahead` others took so long.

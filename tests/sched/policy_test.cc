@@ -137,7 +137,37 @@ TEST_F(PolicyTest, ARequestAtATimeBeginsWhenTheOneBeforeHasEnded) {
   }
 }
 
+TEST_F(PolicyTest, FixedAndSingleServeWhenATierHangs) {
+  options_.tiers[1].changes = {{20 * kMillisecond, 0}};
+  options_.router.hedge_after = 20 * kMillisecond;
+  options_.router.lanes.assign(2, LaneOptions{32 * kMiB, 16 * kMiB, 5 * kMillisecond});
+  for (const Policy policy : {Policy::kFixed, Policy::kSingle}) {
+    options_.router.policy = {.policy = policy, .single = kSlow};
+    BatchSpec spec = BatchOf(1, Chunks(1, 1000));
+    spec.deadline = 10 * kSecond;
+    Run(std::move(spec));
+    ASSERT_FALSE(world_->tier_changes().empty());
+    EXPECT_LT(world_->batch(OperationId{1}).done_at, 3 * kSecond);
+  }
+}
+
+TEST_F(PolicyTest, FixedSplitsWhatSeveralRanksWantOnce) {
+  options_.router.policy = {.policy = Policy::kFixed, .fixed_percent = 75};
+  world_ = std::make_unique<SimWorld>(options_);
+  for (uint64_t rank = 0; rank < 3; ++rank) {
+    BatchSpec spec = BatchOf(1 + rank, Chunks(1, 99));
+    spec.step_key = 7;
+    spec.ranks = 3;
+    world_->AdmitAt(0, std::move(spec));
+  }
+  world_->Run();
+  ASSERT_EQ(world_->violation(), "");
+  EXPECT_EQ(ReadBy(kFast, 1, 99), 74u * kChunk.segments());
+  EXPECT_EQ(ReadBy(kSlow, 1, 99), 25u * kChunk.segments());
+}
+
 TEST_F(PolicyTest, PublishedTakesWholeChunksSoManyAtATime) {
+  options_.router.lanes.assign(2, LaneOptions{12 * kMiB, 4 * kMiB});
   options_.router.policy = {.policy = Policy::kPublished, .chunks_at_a_time = 3};
   Run(BatchOf(1, Chunks(1, 60)));
   for (const TierId tier : {kFast, kSlow}) {

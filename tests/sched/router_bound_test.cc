@@ -62,6 +62,20 @@ TEST(RouterBoundTest, StepsEndNearTheBoundUnderEveryLoad) {
   }
 }
 
+TEST(RouterBoundTest, NarrowingAndHedgingBringIt) {
+  const auto make = [](uint64_t seed) { return RouteScenario{.seed = seed}; };
+  const double both = Measure("quiet", SeedsOr(20), make).median;
+  const double narrowing =
+      Measure("quiet, narrowing alone", SeedsOr(20), make, {.hedging = false}).median;
+  const double hedging =
+      Measure("quiet, hedging alone", SeedsOr(20), make, {.narrowing = false}).median;
+  const double neither =
+      Measure("quiet, neither", SeedsOr(20), make, {.narrowing = false, .hedging = false}).median;
+  EXPECT_LT(both, narrowing);
+  EXPECT_LE(both, hedging + 0.5) << "narrowing saves bytes, not time, where both tiers answer fast";
+  EXPECT_GT(neither, 3 * both);
+}
+
 TEST(RouterBoundTest, CompletionBeatsThePoliciesThatItIsComparedWith) {
   for (const Load load : kLoads) {
     const auto measure = [load](const std::string& name, PolicyOptions policy) {

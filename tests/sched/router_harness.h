@@ -45,7 +45,7 @@ class RouterTest : public ::testing::Test {
     std::vector<Command> commands;
     router_->TakeCommands(&commands);
     for (Command& command : commands) log_.push_back(std::move(command));
-    EXPECT_EQ(RouterPeer::Check(*router_, kSegment), "");
+    EXPECT_EQ(RouterPeer::Check(*router_, kSegment, now_), "");
   }
   // All commands of a kind so far, since the last Forget.
   template <typename T>

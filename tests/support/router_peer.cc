@@ -6,14 +6,14 @@ namespace kvstream::sched {
 
 using Stage = SegmentState::Stage;
 
-std::string RouterPeer::Check(const Router& router, uint64_t segment_bytes) {
+std::string RouterPeer::Check(const Router& router, uint64_t segment_bytes, TimeNs now) {
   for (const Fetch& fetch : router.fetches_) {
     if (!fetch.live) continue;
     if (auto wrong = CheckFetch(router, fetch); !wrong.empty()) return wrong;
     if (auto wrong = CheckWaiters(router, fetch); !wrong.empty()) return wrong;
   }
   if (auto wrong = CheckBatches(router); !wrong.empty()) return wrong;
-  return CheckLanes(router, segment_bytes);
+  return CheckLanes(router, segment_bytes, now);
 }
 
 std::string RouterPeer::CheckFetch(const Router& router, const Fetch& fetch) {
@@ -88,7 +88,7 @@ std::string RouterPeer::CheckWaiters(const Router& router, const Fetch& fetch) {
   return "";
 }
 
-std::string RouterPeer::CheckLanes(const Router& router, uint64_t segment_bytes) {
+std::string RouterPeer::CheckLanes(const Router& router, uint64_t segment_bytes, TimeNs now) {
   for (const TierLane& lane : router.lanes_) {
     uint64_t queued = 0;
     for (const Fetch& fetch : router.fetches_) {
@@ -109,7 +109,7 @@ std::string RouterPeer::CheckLanes(const Router& router, uint64_t segment_bytes)
     if (queued == 0 || !lane.usable() || !lane.HasRoom(segment_bytes)) continue;
     // The other policies let tiers idle, each by its own rule.
     if (router.options_.policy.policy != Policy::kCompletion) continue;
-    if (router.options_.policy.narrows() && LeftToOthers(router, lane)) continue;
+    if (router.options_.policy.narrows() && LeftToOthers(router, lane, now)) continue;
     if (const auto slot = router.slots_->AllocateRead(segment_bytes)) {
       router.slots_->Free(*slot);
       return "a segment waits though tier " + std::to_string(lane.id().value) + " could read it";
@@ -118,15 +118,15 @@ std::string RouterPeer::CheckLanes(const Router& router, uint64_t segment_bytes)
   return "";
 }
 
-bool RouterPeer::LeftToOthers(const Router& router, const TierLane& lane) {
-  if (lane.in_flight() > 0) return true;
+bool RouterPeer::LeftToOthers(const Router& router, const TierLane& lane, TimeNs now) {
+  if (!lane.rate_is_current(now)) return false;
   return std::all_of(router.fetches_.begin(), router.fetches_.end(), [&](const Fetch& fetch) {
     const bool queued = std::any_of(fetch.segments.begin(), fetch.segments.end(),
                                     [](const auto& s) { return s.stage == Stage::kQueued; });
     if (!fetch.live || !queued || !fetch.tiers.Has(lane.id())) return true;
     return std::any_of(router.lanes_.begin(), router.lanes_.end(), [&](const TierLane& other) {
       return other.id() != lane.id() && fetch.tiers.Has(other.id()) && other.usable() &&
-             other.in_flight() > 0;
+             (lane.in_flight() > 0 || other.in_flight() > 0);
     });
   });
 }

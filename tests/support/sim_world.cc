@@ -124,7 +124,7 @@ void SimWorld::Settle() {
       checker_.Fail("a tier has more in flight than its window");
     }
   }
-  const std::string wrong = RouterPeer::Check(router_, segment_bytes_max_);
+  const std::string wrong = RouterPeer::Check(router_, segment_bytes_max_, now_);
   if (!wrong.empty()) checker_.Fail(wrong);
 }
 

@@ -1,0 +1,137 @@
+// The tail of a list: what a tier leaves to others, and what it reads again.
+#include <algorithm>
+
+#include "server/sched/router.h"
+
+namespace kvstream::sched {
+
+using Stage = SegmentState::Stage;
+
+namespace {
+
+// How often an idle tier looks whether a read of another has become worth reading again.
+constexpr TimeNs kTailCheck = 5 * kMillisecond;
+// A tier that gives nothing back for so long may hang. Stragglers seldom last as long.
+constexpr TimeNs kSilence = kSecond;
+
+}  // namespace
+
+TimeNs Router::HedgeAge(const TierLane& lane) const {
+  // A window's worth of queueing is not lateness.
+  if (lane.rate() <= 0) return options_.hedge_after;
+  const double queue_ns = static_cast<double>(lane.in_flight()) / lane.rate() * 1e9;
+  return std::max(options_.hedge_after, static_cast<TimeNs>(2 * queue_ns));
+}
+
+bool Router::Late(const TierLane& lane, TimeNs now) const {
+  const uint32_t oldest = lane.reads().oldest;
+  return oldest != kNoRead && now - reads_[oldest].began >= HedgeAge(lane);
+}
+
+bool Router::Silent(const TierLane& lane, TimeNs now) const {
+  if (!Late(lane, now)) return false;
+  const TimeNs since = std::max(lane.last_end(), reads_[lane.reads().oldest].began);
+  return now - since >= std::max(HedgeAge(lane), kSilence);
+}
+
+bool Router::LeaveToOthers(const TierLane& lane, const Step& step, uint64_t queued_up_to,
+                           TierSet holders, uint64_t bytes, TimeNs now) const {
+  if (!options_.policy.narrows() || !lane.rate_is_current(now)) return false;
+  const TimeNs mine = lane.ExpectedTime(bytes, now);
+  double rates = lane.RateAt(now);
+  double work = static_cast<double>(queued_up_to + lane.in_flight());
+  bool sooner = false;
+  for (const TierLane& other : lanes_) {
+    if (other.id() == lane.id() || !holders.Has(other.id()) || !other.usable()) continue;
+    if (!other.rate_is_current(now) || Late(other, now)) continue;
+    // Two idle tiers never wait for each other.
+    if (lane.in_flight() == 0 && other.in_flight() == 0) continue;
+    rates += other.RateAt(now);
+    work += static_cast<double>(other.in_flight());
+    sooner = sooner || other.ExpectedTime(bytes, now) < mine;
+  }
+  if (!sooner) return false;
+  for (const auto& other : steps_) {
+    if (other.get() != &step)
+      work += static_cast<double>(std::min(queued_up_to, other->queued_bytes));
+  }
+  // All of that would end then if nobody had to wait for anybody.
+  return static_cast<double>(mine) > work / rates * 1e9;
+}
+
+TimeNs Router::Remaining(const Read& read, uint64_t bytes_up_to_it, TimeNs now) const {
+  if (read.expected == 0) return 0;
+  const double rate = lanes_[read.tier.value].RateAt(now);
+  const auto turn = static_cast<TimeNs>(static_cast<double>(bytes_up_to_it) / rate * 1e9);
+  // One that is overdue may take as long again as it is late: latencies have long tails.
+  const TimeNs age = now - read.began;
+  return std::max(turn, age < read.expected ? read.expected - age : age - read.expected);
+}
+
+uint32_t Router::WorstRead(const TierLane& lane, TimeNs now) const {
+  uint32_t worst = kNoRead;
+  TimeNs worst_remaining = 0;
+  for (const TierLane& other : lanes_) {
+    if (other.id() == lane.id()) continue;
+    const TimeNs late = HedgeAge(other);
+    uint64_t bytes = 0;
+    for (uint32_t r = other.reads().oldest; r != kNoRead; r = reads_[r].newer) {
+      const Read& read = reads_[r];
+      bytes += read.slot.bytes;
+      const Fetch& fetch = fetches_[read.fetch];
+      const SegmentState& segment = fetch.segments[read.segment];
+      if (read.orphan || segment.stage != Stage::kReading || !fetch.tiers.Has(lane.id())) continue;
+      TimeNs remaining = Remaining(read, bytes, now);
+      if (now - read.began >= late) {
+        remaining = kNever;
+      } else if (!options_.policy.hedges() || lane.rate() <= 0) {
+        continue;
+      }
+      const TimeNs mine = lane.rate() > 0 ? lane.ExpectedTime(read.slot.bytes, now) : 0;
+      // It should win clearly, or the bytes are for nothing.
+      if (remaining <= worst_remaining || remaining <= mine + mine / 4 + kMillisecond) continue;
+      if (segment.reads.size() > 1 && !LateEverywhere(segment, lane.id(), now)) continue;
+      worst = r;
+      worst_remaining = remaining;
+    }
+  }
+  return worst;
+}
+
+bool Router::LateEverywhere(const SegmentState& segment, TierId except, TimeNs now) const {
+  return std::all_of(segment.reads.begin(), segment.reads.end(), [&](uint32_t i) {
+    const Read& read = reads_[i];
+    return read.tier != except && now - read.began >= HedgeAge(lanes_[read.tier.value]);
+  });
+}
+
+bool Router::Hedge(TierLane& lane, TimeNs now) {
+  if (!lane.HasRoom(1)) return false;
+  const uint32_t index = WorstRead(lane, now);
+  if (index == kNoRead) return false;
+  const Read& read = reads_[index];
+  if (!lane.HasRoom(read.slot.bytes)) return false;
+  const auto slot = slots_->AllocateRead(read.slot.bytes);
+  if (!slot) return false;
+  hedges_[lane.id().value] += 1;
+  StartRead(lane, read.fetch, read.segment, *slot, now);
+  return true;
+}
+
+void Router::ScheduleHedges(TimeNs now) {
+  next_hedge_check_ = kNever;
+  for (const TierLane& lane : lanes_) {
+    if (lane.reads().oldest == kNoRead) continue;
+    const TimeNs due = reads_[lane.reads().oldest].began + HedgeAge(lane);
+    next_hedge_check_ = std::min(next_hedge_check_, std::max(due, now + options_.hedge_after / 4));
+    // Of reads that nobody waits for there is nothing to win.
+    if (!options_.policy.hedges() || batches_.empty()) continue;
+    for (const TierLane& other : lanes_) {
+      if (other.usable() && other.in_flight() == 0 && other.rate() > 0) {
+        next_hedge_check_ = std::min(next_hedge_check_, now + kTailCheck);
+      }
+    }
+  }
+}
+
+}  // namespace kvstream::sched

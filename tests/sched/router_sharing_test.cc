@@ -1,0 +1,184 @@
+// How the router shares tiers between requests, steps and ranks, in virtual time.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/sched/two_tiers.h"
+
+namespace kvstream::sched {
+namespace {
+
+TEST(RouterSharingTest, IndependentStepFinishesItsRequestsInOrder) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  BatchSpec spec = Chunks(1, 20, Tiers({0, 1}));
+  spec.joint = false;
+  for (uint64_t r = 1; r < 6; ++r) {
+    spec.requests.push_back(Chunks(1, 20, Tiers({0, 1}), 1 + 100 * r).requests[0]);
+  }
+  world.AdmitAt(0, spec);
+  SecondsFor(world, 1);
+  const BatchModel& batch = world.batch(OperationId{1});
+  const double head = static_cast<double>(batch.requests[0].done_at) / 1e9;
+  // The slow tier's window of it is what the head may wait for.
+  EXPECT_LE(head, 1.10 * Bytes(20) / (kFastRate + kSlowRate) + 32.0 * kMiB / kSlowRate);
+  for (size_t r = 1; r < 6; ++r) {
+    EXPECT_LT(batch.requests[r - 1].done_at, batch.requests[r].done_at) << r;
+  }
+}
+
+TEST(RouterSharingTest, TwoStepsShareTheTiersEqually) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));
+  world.AdmitAt(0, Chunks(2, 100, Tiers({0, 1}), 1000));
+  const double second = SecondsFor(world, 2);
+  ExpectAllOk(world, 1);
+  const double first = static_cast<double>(world.batch(OperationId{1}).done_at) / 1e9;
+  EXPECT_NEAR(first / second, 1.0, 0.05);
+  EXPECT_LE(second, 1.10 * Bytes(200) / (kFastRate + kSlowRate));
+}
+
+TEST(RouterSharingTest, StepsOfLargeAndSmallSegmentsShareTheTiersEqually) {
+  for (const bool small_first : {false, true}) {  // Small segments must not fill every gap.
+    SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+    options.router.turn_bytes = kMiB;
+    SimWorld world(options);
+    world.AdmitAt(small_first ? kMillisecond : 0, Chunks(1, 200, Tiers({0, 1})));
+    std::vector<Item> small;
+    for (uint64_t c = 0; c < 3200; ++c) {
+      small.push_back(ItemOn(10000 + c, Tiers({0, 1}), ChunkShape{kMiB, kMiB}));
+    }
+    world.AdmitAt(small_first ? 0 : kMillisecond, BatchOf(2, std::move(small)));
+    const double second = SecondsFor(world, 2);
+    const double first = static_cast<double>(world.batch(OperationId{1}).done_at) / 1e9;
+    EXPECT_NEAR(first / second, 1.0, 0.03) << small_first;
+  }
+}
+
+// A tier of long latency reads ahead in later requests, or for other steps, what it must not hold
+// the first one up with.
+TEST(RouterSharingTest, TierOfLongLatencyIsNotLeftIdleByManySmallLists) {
+  constexpr uint64_t kLists = 100;
+  for (const bool independent : {true, false}) {
+    SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+    options.tiers[1].latency = 60 * kMillisecond;
+    options.router.lanes.assign(2, LaneOptions{256 * kMiB, 64 * kMiB});
+    options.pool_bytes = options.reserved_bytes = kGiB;
+    options.deep_checks = false;
+    SimWorld world(options);
+    world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));  // Rates become known.
+    BatchSpec spec;
+    for (uint64_t n = 0; n < kLists; ++n) {
+      BatchSpec one = Chunks(2 + n, 2, Tiers({0, 1}), 1000 + 10 * n);
+      if (!independent) world.AdmitAt(kSecond, std::move(one));
+      if (independent) spec.requests.push_back(std::move(one.requests[0]));
+    }
+    if (independent) {
+      spec.id = OperationId{2};
+      world.AdmitAt(kSecond, std::move(spec));
+    }
+    SecondsFor(world, 1);
+    TimeNs last = 0;
+    for (uint64_t n = 0; n < (independent ? 1 : kLists); ++n) {
+      last = std::max(last, world.batch(OperationId{2 + n}).done_at);
+    }
+    const double took = static_cast<double>(last - kSecond) / 1e9;
+    const double bound = Bytes(2 * kLists) / (kFastRate + kSlowRate);
+    EXPECT_LE(took, 1.05 * bound + 0.03) << (independent ? "independent" : "many steps");
+  }
+}
+
+TEST(RouterSharingTest, TierThatWasSlowOnceIsAskedAgain) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.tiers[1].changes = {{0, 0.01e9}, {3 * kSecond, kSlowRate}};
+  SimWorld world(options);
+  for (uint64_t n = 0; n < 60; ++n) {  // More often than once a second, and each of them short.
+    world.AdmitAt(static_cast<TimeNs>(n) * 200 * kMillisecond,
+                  Chunks(1 + n, 20, Tiers({0, 1}), 1 + 1000 * n));
+  }
+  SecondsFor(world, 60);
+  const double alone = Bytes(20) / kFastRate;
+  const BatchModel& last = world.batch(OperationId{60});
+  EXPECT_LT(static_cast<double>(last.done_at - last.admitted_at) / 1e9, 0.9 * alone);
+}
+
+TEST(RouterSharingTest, RanksThatShareTheirChunksAreNarrowedLikeOne) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  for (uint64_t rank = 0; rank < 8; ++rank) {
+    BatchSpec spec = Chunks(1 + rank, 200, Tiers({0, 1}));
+    spec.step_key = 5;
+    spec.ranks = 8;
+    world.AdmitAt(0, std::move(spec));
+  }
+  EXPECT_LE(SecondsFor(world, 8), 1.01 * Bytes(200) / (kFastRate + kSlowRate));
+}
+
+// What is in flight before a newcomer is bounded by `ahead`: the window has shrunk to it.
+TEST(RouterSharingTest, NewcomersWaitForAheadAndNoMore) {
+  constexpr TimeNs kAhead = 20 * kMillisecond;
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.router.lanes.assign(2, LaneOptions{256 * kMiB, 64 * kMiB, kAhead});
+  options.pool_bytes = options.reserved_bytes = kGiB;
+  options.deep_checks = false;
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 4000, Tiers({0, 1})));  // 17 seconds of reading.
+  const double alone = Bytes(4) / (kFastRate + kSlowRate);
+  for (uint64_t n = 0; n < 100; ++n) {
+    world.AdmitAt(5 * kSecond + static_cast<TimeNs>(n) * 97 * kMillisecond,
+                  Chunks(2 + n, 4, Tiers({0, 1}), 100'000 + 10 * n));
+  }
+  SecondsFor(world, 1);
+  std::vector<double> took;
+  for (uint64_t n = 0; n < 100; ++n) {
+    const BatchModel& batch = world.batch(OperationId{2 + n});
+    took.push_back(static_cast<double>(batch.done_at - batch.admitted_at) / 1e9);
+  }
+  std::sort(took.begin(), took.end());
+  // The window, wider by half while it looks whether more would help, and what of a segment of each
+  // step is under way on the slow tier when the fast one has done its part.
+  const double waits = 2 * static_cast<double>(kAhead) / 1e9 + 2.0 * kSegment / kSlowRate;
+  EXPECT_LE(took[98], 2 * alone + waits);
+}
+
+TEST(RouterSharingTest, SmallStepDoesNotWaitForALargeOne) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  world.AdmitAt(0, Chunks(1, 200, Tiers({0, 1})));
+  world.AdmitAt(100 * kMillisecond, Chunks(2, 5, Tiers({0, 1}), 1000));
+  // Twice its own time, after what is in flight before it.
+  EXPECT_LE(SecondsFor(world, 2),
+            2 * Bytes(5) / (kFastRate + kSlowRate) + 2 * 32.0 * kMiB / kSlowRate);
+}
+
+TEST(RouterSharingTest, RanksOfAJointStepShareTheReadsOfWhatTheyAllWant) {
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  for (uint64_t rank = 0; rank < 4; ++rank) {
+    BatchSpec spec = Chunks(1 + rank, 50, Tiers({0, 1}));
+    spec.step_key = 5;
+    spec.ranks = 4;
+    spec.join_deadline = kSecond;
+    world.AdmitAt(static_cast<TimeNs>(rank) * kMillisecond, spec);
+  }
+  SecondsFor(world, 4);
+  for (uint64_t id = 1; id <= 3; ++id) ExpectAllOk(world, id);
+  EXPECT_EQ(world.reads().size(), 50u * kChunk.segments());
+}
+
+TEST(RouterSharingTest, StepLargerThanThePoolRunsNearTheTiersSum) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.pool_bytes = options.reserved_bytes = 96 * kMiB;
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 150, Tiers({0, 1})));
+  EXPECT_LE(SecondsFor(world, 1),
+            1.10 * Bytes(150) / (kFastRate + kSlowRate) + Bytes(1) / kSlowRate);
+}
+
+TEST(RouterSharingTest, StepRunsInAPoolOfOneSegment) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.pool_bytes = options.reserved_bytes = kSegment;
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 5, Tiers({0, 1})));
+  SecondsFor(world, 1);
+}
+
+}  // namespace
+}  // namespace kvstream::sched
