@@ -33,13 +33,14 @@ def panel(rows, scenario, x0, top):
             for a, b in points]
     for split in splits:
         out.append(f'<text x="{x(split)}" y="{HEIGHT - 22}" text-anchor="middle">{split}</text>')
-    for policy in [p for p in dict.fromkeys(r["policy"] for r in rows)
-                   if p.partition(":")[0] in ("completion", "published")]:
+    lines = [p for p in dict.fromkeys(r["policy"] for r in rows)
+             if p.partition(":")[0] in ("completion", "published")]
+    for row, policy in enumerate(lines):
         value = median(rows, scenario, policy)
         colour = COLOURS[policy.partition(":")[0]]
         out.append(f'<line x1="{x(low)}" x2="{x(high)}" y1="{y(value)}" y2="{y(value)}" '
                    f'stroke="{colour}" stroke-width="2"/><text x="{x(high)}" '
-                   f'y="{y(value) - 4}" text-anchor="end" fill="{colour}">{policy} '
+                   f'y="{TOP + 12 * row}" text-anchor="end" fill="{colour}">{policy} '
                    f'{value:.1f} %</text>')
     out.append(f'<text x="{x0 + WIDTH / 2 + 10}" y="{HEIGHT - 6}" text-anchor="middle">'
                'percent from the first tier (fixed split)</text>')
