@@ -46,7 +46,7 @@ Spread Measure(const std::string& what, uint64_t seeds, Make make, PolicyOptions
   const Spread spread = SpreadOf(above);
   std::printf("%-26s median %.2f %%, p95 %.2f %%, worst %.2f %% above the bound; read x%.4f\n",
               what.c_str(), spread.median, spread.p95, spread.worst, read);
-  if (policy.routes_by_completion()) {
+  if (policy.policy == Policy::kCompletion) {
     EXPECT_LT(read, 1.01) << what << ": hedges should cost few bytes";
   }
   return spread;
@@ -62,18 +62,30 @@ TEST(RouterBoundTest, StepsEndNearTheBoundUnderEveryLoad) {
   }
 }
 
-TEST(RouterBoundTest, NarrowingAndHedgingBringIt) {
-  const auto make = [](uint64_t seed) { return RouteScenario{.seed = seed}; };
-  const double both = Measure("quiet", SeedsOr(20), make).median;
-  const double narrowing =
-      Measure("quiet, narrowing alone", SeedsOr(20), make, {.hedging = false}).median;
-  const double hedging =
-      Measure("quiet, hedging alone", SeedsOr(20), make, {.narrowing = false}).median;
-  const double neither =
-      Measure("quiet, neither", SeedsOr(20), make, {.narrowing = false, .hedging = false}).median;
-  EXPECT_LT(both, narrowing);
-  EXPECT_LE(both, hedging + 0.5) << "narrowing saves bytes, not time, where both tiers answer fast";
-  EXPECT_GT(neither, 3 * both);
+// Each part off alone, on quiet tiers, in a step of 30 requests.
+TEST(RouterBoundTest, EveryPartBringsSomething) {
+  const auto measure = [](const char* what, RouteScenario scenario, PolicyOptions policy) {
+    scenario.requests = 30;
+    const auto make = [&scenario](uint64_t seed) {
+      RouteScenario s = scenario;
+      s.seed = seed;
+      return s;
+    };
+    return Measure(what, SeedsOr(20), make, policy).median;
+  };
+  const double all = measure("nothing off", {}, {});
+  EXPECT_GT(measure("whole step off", {}, {.policy = Policy::kRequestAtATime}), 2 * all);
+  EXPECT_GT(
+      measure("completion off (fixed 75)", {}, {.policy = Policy::kFixed, .fixed_percent = 75}),
+      2 * all);
+  EXPECT_GT(measure("replication off", {.replicated = false}, {}), 2 * all);
+  const RouteScenario whole_chunks{.segment_bytes = 16 * kMiB, .segments_per_chunk = 1};
+  EXPECT_GT(measure("segments off (16 MiB)", whole_chunks, {}), all);
+  EXPECT_GT(measure("narrowing and hedging off", {}, {.narrowing = false, .hedging = false}),
+            3 * all);
+  EXPECT_GT(measure("hedging off", {}, {.hedging = false}), 2 * all);
+  // Narrowing saves bytes more than time where an idle tier may read again.
+  EXPECT_LE(all, measure("narrowing off", {}, {.narrowing = false}) + 0.5);
 }
 
 TEST(RouterBoundTest, CompletionBeatsThePoliciesThatItIsComparedWith) {

@@ -121,15 +121,22 @@ double PercentAboveBound(const RouteScenario& scenario, const SimOptions& option
   const ChunkShape shape{scenario.segments_per_chunk * scenario.segment_bytes,
                          scenario.segment_bytes};
   const uint64_t chunks = (bytes + shape.payload_bytes - 1) / shape.payload_bytes;
-  std::vector<Item> items;
-  for (uint64_t c = 1; c <= chunks; ++c) items.push_back(ItemOn(c, Tiers({0, 1}), shape));
+  SimRandom placement(scenario.seed);
+  const double fast_share = scenario.fast_rate / (scenario.fast_rate + scenario.slow_rate);
+  BatchSpec spec = BatchOf(1, {});
+  spec.requests.assign(scenario.requests, {});
+  for (uint64_t c = 0; c < chunks; ++c) {
+    const TierSet one = placement.Chance(fast_share) ? Tiers({0}) : Tiers({1});
+    spec.requests[c * scenario.requests / chunks].push_back(
+        ItemOn(1 + c, scenario.replicated ? Tiers({0, 1}) : one, shape));
+  }
   SimWorld world(options);
-  world.AdmitAt(0, BatchOf(1, std::move(items)));
+  world.AdmitAt(0, std::move(spec));
   world.Run();
   KV_CHECK(world.violation().empty());
   const BatchModel& batch = world.batch(OperationId{1});
-  for (const ItemModel& item : batch.requests[0].items) {
-    KV_CHECK(item.code == absl::StatusCode::kOk);
+  for (const RequestModel& request : batch.requests) {
+    for (const ItemModel& item : request.items) KV_CHECK(item.code == absl::StatusCode::kOk);
   }
   const auto total = static_cast<double>(chunks * shape.payload_bytes);
   if (read_share != nullptr) {

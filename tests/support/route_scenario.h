@@ -32,6 +32,10 @@ struct RouteScenario {
   TimeNs slow_latency = 20 * kMillisecond;
   uint64_t segment_bytes = 4 * kMiB;
   uint64_t segments_per_chunk = 4;
+  // That the step is made of.
+  uint64_t requests = 1;
+  // A copy on each tier; otherwise one, on either by the tiers' rates.
+  bool replicated = true;
 };
 
 // A world of the scenario; its router's options may be changed before it is built.
