@@ -288,7 +288,8 @@ def main():
     # A throttle's first slice, and of a tier that dies what it had in flight.
     if any(row["above_bound_pct"] < (-1 if row["scenario"] == "pfs-dies" else -0.5)
            for row in rows):
-        sys.exit("a step faster than the bound by more than 0.5 %: the measurement is wrong")
+        sys.exit("a step faster than the bound by more than 0.5 %: the measurement is wrong"
+                 + (". The rates changed meanwhile, or something was cached" if args.dirs else ""))
 
 
 if __name__ == "__main__":
