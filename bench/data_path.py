@@ -116,7 +116,7 @@ def print_table(rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
+    parser = argparse.ArgumentParser(prog="kvstream-bench data_path", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=BUILD)
     parser.add_argument("--dir", default="/dev/shm", help="where the tiers lie")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What each tier delivers alone and what both deliver together: raw, as fio reads the same files
 with the same requests in flight, and through the daemon. The short form of kvstream-bench route,
-with its options. Output: one JSON object a line, and a table.
+with its options but --policies, --scenarios and --plot. Output: one JSON object a line, and a
+table.
 """
 
 import contextlib
