@@ -20,9 +20,7 @@ std::vector<uint64_t> Keys(uint64_t first, size_t count) {
 
 class EngineTest : public testing::Test {
  protected:
-  explicit EngineTest(const std::function<void(EngineOptions&)>& tweak = nullptr) : rig_(tweak) {
-    session_ = rig_.Open(sink_);
-  }
+  EngineTest() { session_ = rig_.Open(sink_); }
 
   void Put(const std::vector<uint64_t>& keys) {
     rig_.Fill(session_, keys);
@@ -40,7 +38,7 @@ class EngineTest : public testing::Test {
   }
   void Send(SessionMessage message) { rig_.Send(session_, *sink_, std::move(message)); }
 
-  EngineRig rig_;
+  EngineRig rig_{[](EngineOptions& o) { o.router.hedge_after = 10 * kMillisecond; }};
   std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
   SessionId session_;
   uint64_t next_op_ = 1;
