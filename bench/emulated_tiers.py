@@ -4,9 +4,11 @@ import fcntl
 import json
 import os
 import pathlib
+import signal
 import struct
 import subprocess
 import sys
+import time
 
 from bench_daemon import MIB, loop_tier, run
 
@@ -46,8 +48,38 @@ def fio_rate(process, mode="read"):
     return json.loads(out[out.index("{"):])["jobs"][0][mode]["bw_bytes"] / MIB
 
 
+class StoppableMount:
+    """A FUSE over a directory, whose process can be stopped: then nothing on it answers. Made and
+    removed with `stack`; its process reads within the cgroup."""
+
+    def __init__(self, stack, folder, root, group):
+        self.root = folder / "stoppable"
+        self.root.mkdir(exist_ok=True)
+        # Direct reads stay direct: else the page cache would answer.
+        self._process = subprocess.Popen(
+            ["bindfs", "-f", "--forward-odirect=4096", str(root), str(self.root)],
+            preexec_fn=lambda: (group / "cgroup.procs").write_text("0"))
+        stack.callback(self._remove)
+        for _ in range(200):
+            if os.path.ismount(self.root):
+                return
+            time.sleep(0.05)
+        sys.exit("bindfs did not mount")
+
+    def stop(self):
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        self._process.send_signal(signal.SIGCONT)
+
+    def _remove(self):
+        self.go_on()
+        run("umount", "--lazy", str(self.root))
+        self._process.wait(timeout=60)
+
+
 class EmulatedTiers:
-    """Two of them, made and removed with `stack`. Rates are MiB/s; 0 hangs the tier, None lifts."""
+    """Two of them, made and removed with `stack`. Rates are MiB/s; None lifts the limit."""
 
     def __init__(self, stack, folder, size, sparse):
         if os.geteuid() != 0 or not BLKIO.is_dir():
@@ -61,7 +93,7 @@ class EmulatedTiers:
         self._numbers = [number for _, number in tiers]
 
     def set_rate(self, tier, mib):
-        bps = max(1, int(mib * MIB)) if mib is not None else 0
+        bps = int(mib * MIB) if mib is not None else 0
         (self.group / "blkio.throttle.read_bps_device").write_text(
             f"{self._numbers[tier]} {bps}\n")
 

@@ -185,6 +185,7 @@ class StepBench {
     step.set_deadline_ms(absl::ToInt64Milliseconds(kPatience));
     for (uint64_t r = 0; r < options_.requests; ++r) {
       v1::ReadRequest& request = *step.add_requests();
+      request.set_request_id(r);
       request.set_namespace_id(namespace_id_);
       const uint64_t end = chunks() * (r + 1) / options_.requests;
       for (uint64_t c = chunks() * r / options_.requests; c < end; ++c)

@@ -11,12 +11,12 @@ SCENARIOS = {
     "pfs-steady": "the second tier at 50 %",
     "nvme-writes": "the first tier at 60 % for half of every 4 s, as if it were written to",
     "competitor": "a second reader on the second tier, with 8 requests in flight",
-    "pfs-hangs": "the second tier stops answering",
+    "pfs-hangs": "the second tier, then a FUSE, stops answering",
     "pfs-dies": "everything on the second tier fails",
 }
-# When a tier hangs or dies, as a part of the bound of a quiet step.
+FAILING = ("pfs-hangs", "pfs-dies")
+# When it does, as a part of the bound of a quiet step.
 FAILS_AT = 0.4
-HANGS = 0.0
 
 
 def changes_of(scenario, seed, seconds):
@@ -38,8 +38,6 @@ def changes_of(scenario, seed, seconds):
             at += max(0.5, chance.expovariate(1))
             changes.append((at, 1.0))
         return 1, changes
-    if scenario == "pfs-hangs":
-        return 1, [(FAILS_AT * seconds, HANGS)]
     return 1, []
 
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""The arithmetic of kvstream-bench route: bounds, schedules and the config of each policy.
+"""kvstream-bench: its steps through a daemon, and the arithmetic of route: bounds, schedules and
+the config of each policy.
 
 Usage: route_test.py KVSTREAMD BENCH_FOLDER
 """
 
+import contextlib
 import pathlib
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import unittest
 KVSTREAMD, BENCH = sys.argv[1:3]
 sys.path.insert(0, BENCH)
 
+import bench_daemon  # noqa: E402
 import route  # noqa: E402
 import route_plot  # noqa: E402
 from route_scenarios import SCENARIOS, bound_seconds, changes_of  # noqa: E402
@@ -73,6 +76,27 @@ class PlotTest(unittest.TestCase):
         svg = route_plot.svg(rows)
         self.assertEqual(svg.count("completion 5.0 %"), 2)
         self.assertEqual(svg.count("<circle"), 4)
+
+
+class StepTest(unittest.TestCase):
+    def test_a_step_of_many_requests_is_stored_and_read_whole(self):
+        with contextlib.ExitStack() as stack:
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            roots = [folder / "fast", folder / "slow"]
+            for root in roots:
+                root.mkdir()
+            daemon = bench_daemon.Daemon(
+                stack, pathlib.Path(BENCH).parent, folder, list(zip(("fast", "slow"), roots)),
+                config="pool { mib: 64 }\nlimits { segment_kib: 1024 segment_kib_max: 1024 }")
+            shape = ("--bytes", "24MiB", "--chunk-bytes", "1MiB", "--segment-bytes", "256KiB")
+            daemon.step(*shape, "--store")
+            for requests in ("1", "5", "24"):
+                row = daemon.step(*shape, "--requests", requests)
+                self.assertEqual(row["bytes"], 24 << 20)
+            steps = daemon.paced(*shape, "--requests", "7")
+            next(steps)
+            self.assertEqual(next(steps)["bytes"], 24 << 20)
+            steps.close()
 
 
 class HelpTest(unittest.TestCase):
