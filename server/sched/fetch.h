@@ -58,7 +58,12 @@ struct Step {
   // Joint: lists[0]. Independent, or a request at a time: one for each request.
   std::vector<ReadList> lists;
   uint64_t queued_bytes = 0;  // Of all lists.
-  size_t first_list = 0;      // Those before it are empty, or have ended.
+  // Where a tier looks on: lists before it have nothing for the tier, or have ended.
+  struct Cursor {
+    size_t list = 0;
+    uint64_t bytes_before = 0;  // Of those lists: what other tiers hold.
+  };
+  absl::InlinedVector<Cursor, kTiersMax> cursors;
   // Bytes that it may claim on each tier before the next step's turn; negative: taken in advance.
   absl::InlinedVector<int64_t, kTiersMax> credits;
 };
@@ -104,6 +109,7 @@ struct Read {
   uint32_t fetch = 0;
   uint32_t segment = 0;
   TierId tier;
+  bool landed = false;
   Slot slot;
   TimeNs began = 0;
   uint64_t ahead = 0;                     // Bytes in flight on the tier when it began.

@@ -1,11 +1,13 @@
-// An ordered list of segments that wait to be claimed, cut by the set of tiers that hold them. Each
-// tier takes from its own end: the fastest holder of a set from the front, the others from the
-// back. Segments that fewer tiers hold go first, since shared work is what can still be balanced.
+// An ordered list of segments that wait to be claimed, cut by the set of tiers that hold them and
+// by those that the policy means them for. Each tier takes from its own end: the fastest holder of
+// a set from the front, the others from the back. Segments that fewer tiers hold go first, since
+// shared work is what can still be balanced.
 //
 // Entries are hints: a segment may have been served through another list, or lost a replica. The
 // caller says, for each entry, whether it still waits; those that do not are dropped.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -24,25 +26,29 @@ struct SegmentRef {
 
 class ReadList {
  public:
-  void PushBack(TierSet holders, SegmentRef segment) {
-    Class(holders).push_back(segment);
+  // `assigned`: the tiers that are to read it, if they can; empty: all.
+  void PushBack(TierSet holders, SegmentRef segment, TierSet assigned = {}) {
+    Class(holders, assigned).push_back(segment);
     bytes_ += segment.bytes;
   }
   // For segments that must be read again: they are the oldest.
-  void PushFront(TierSet holders, SegmentRef segment) {
-    Class(holders).push_front(segment);
+  void PushFront(TierSet holders, SegmentRef segment, TierSet assigned = {}) {
+    Class(holders, assigned).push_front(segment);
     bytes_ += segment.bytes;
   }
 
-  // Takes the next segment for `tier`; false when there is none. `waits(ref, holders)`
-  // tells whether an entry may be claimed by this tier now, must go (drop), or must stay for others
-  // (skip). `fastest(holders)` names the tier that takes from the front.
+  // Takes the next segment for `tier`; false when there is none. `end(holders, assigned)` tells
+  // from which end of such segments the tier takes, if it may. `waits(ref, holders)` tells whether
+  // an entry may be claimed by this tier now, must go (drop), or must stay for others (skip).
+  enum class End { kNone, kFront, kBack };
   enum class Verdict { kTake, kDrop, kSkip };
-  template <typename Waits, typename Fastest>
-  bool Take(TierId tier, Waits&& waits, Fastest&& fastest, SegmentRef* taken) {
-    for (auto& [holders, entries] : classes_) {
-      if (!holders.Has(tier)) continue;
-      const bool front = fastest(holders) == tier;
+  template <typename EndOf, typename Waits>
+  bool Take(TierId tier, EndOf&& end, Waits&& waits, SegmentRef* taken) {
+    for (auto& [holders, assigned, entries] : classes_) {
+      if (!holders.Has(tier) || entries.empty()) continue;
+      const End from = end(holders, assigned);
+      if (from == End::kNone) continue;
+      const bool front = from == End::kFront;
       while (!entries.empty()) {
         const SegmentRef ref = front ? entries.front() : entries.back();
         const Verdict verdict = waits(ref, holders);
@@ -61,26 +67,27 @@ class ReadList {
   // Of all entries: at least what waits.
   uint64_t bytes() const { return bytes_; }
 
-  bool empty() const {
-    for (const auto& c : classes_) {
-      if (!c.entries.empty()) return false;
-    }
-    return true;
+  // Whether no segment that the tier holds is in it.
+  bool EmptyFor(TierId tier) const {
+    return std::all_of(classes_.begin(), classes_.end(), [tier](const HolderClass& c) {
+      return !c.holders.Has(tier) || c.entries.empty();
+    });
   }
 
  private:
   struct HolderClass {
     TierSet holders;
+    TierSet assigned;
     std::deque<SegmentRef> entries;
   };
 
-  std::deque<SegmentRef>& Class(TierSet holders) {
+  std::deque<SegmentRef>& Class(TierSet holders, TierSet assigned) {
     auto at = classes_.begin();
     for (; at != classes_.end(); ++at) {
-      if (at->holders == holders) return at->entries;
+      if (at->holders == holders && at->assigned == assigned) return at->entries;
       if (at->holders.size() > holders.size()) break;
     }
-    return classes_.insert(at, HolderClass{holders, {}})->entries;
+    return classes_.insert(at, HolderClass{holders, assigned, {}})->entries;
   }
 
   uint64_t bytes_ = 0;

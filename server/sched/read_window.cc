@@ -1,6 +1,7 @@
 #include "server/sched/read_window.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvstream::sched {
 namespace {
@@ -24,13 +25,15 @@ constexpr double kFirstShrinking = 2;
 
 }  // namespace
 
+double ReadWindow::Wide() const { return std::max(bytes_ * kWide, bytes_ + grain_); }
+
 uint64_t ReadWindow::bytes() const {
-  const double bytes = wide_ ? bytes_ * kWide : bytes_;
+  const double bytes = wide_ ? Wide() : bytes_;
   return std::min(max_bytes_, static_cast<uint64_t>(bytes));
 }
 
 void ReadWindow::Settle() {
-  settle_bytes_ = wide_ ? bytes_ * kWide : bytes_;
+  settle_bytes_ = wide_ ? Wide() : bytes_;
   epoch_begin_ = 0;
   epoch_bytes_ = 0;
   limited_ = false;
@@ -38,6 +41,7 @@ void ReadWindow::Settle() {
 
 void ReadWindow::NoteEnded(uint64_t bytes, double rate, TimeNs now) {
   if (ahead_ == 0) return;
+  next_grain_ = std::max(next_grain_, static_cast<double>(bytes));
   if (settle_bytes_ > 0) {
     settle_bytes_ -= static_cast<double>(bytes);
     if (settle_bytes_ <= 0) epoch_begin_ = now;
@@ -59,6 +63,7 @@ void ReadWindow::NoteEnded(uint64_t bytes, double rate, TimeNs now) {
 void ReadWindow::Judge(double rate) {
   const double gain = moved_[1].bytes / moved_[1].seconds / (moved_[0].bytes / moved_[0].seconds);
   const double most = static_cast<double>(max_bytes_);
+  grain_ = std::exchange(next_grain_, 0);
   if (gain >= kGain && bytes_ < most) {
     const bool clear = gain >= kClearGain;
     bytes_ = std::min(most, bytes_ * (clear ? kClearGrowth : kGrowth));
@@ -67,7 +72,7 @@ void ReadWindow::Judge(double rate) {
   } else if (hold_ > 0) {
     hold_ -= 1;
   } else {
-    const double least = rate * static_cast<double>(ahead_) / 1e9;
+    const double least = std::max(rate * static_cast<double>(ahead_) / 1e9, 2 * grain_);
     const double shrinking = was_too_small_ ? kGrowth : kFirstShrinking;
     bytes_ = std::min(most, std::max(least, bytes_ / shrinking));
   }

@@ -5,7 +5,8 @@
 // reads back, it is made half as large again in every other epoch: where the wider epochs move
 // clearly more, the window was too small and grows; where they do not, it shrinks. So widening is
 // the only disturbance, and costs no throughput. It never shrinks below what the tier moves in
-// `ahead`: less would win newcomers little.
+// `ahead`: less would win newcomers little. Nor below two reads, and it is widened by a read at
+// least: else what is wider could let no more reads through, and would tell nothing.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +41,15 @@ class ReadWindow {
     double seconds = 0;
   };
 
+  double Wide() const;
   void Settle();
   void Judge(double rate);
 
   const uint64_t max_bytes_;
   const TimeNs ahead_;
   double bytes_;
+  double grain_ = 0;  // The largest read, of the comparison before and of this one.
+  double next_grain_ = 0;
   bool wide_ = false;
   bool limited_ = false;
   bool was_too_small_ = false;  // Clearly, once.

@@ -36,6 +36,7 @@ Router::Router(const RouterOptions& options, SlotAllocator* slots)
   hedges_.resize(lanes_.size());
   turns_.resize(lanes_.size());
   chunks_left_.resize(lanes_.size());
+  hedge_not_before_.resize(lanes_.size());
 }
 
 Step* Router::StepFor(const BatchSpec& spec) {
@@ -50,6 +51,7 @@ Step* Router::StepFor(const BatchSpec& spec) {
   step->ranks = step->key != 0 ? spec.ranks : 1;
   step->joining = true;
   step->credits.resize(lanes_.size());
+  step->cursors.resize(lanes_.size());
   step->join_deadline = spec.join_deadline;
   steps_.push_back(std::move(step));
   return steps_.back().get();
@@ -170,6 +172,7 @@ void Router::RemoveStep(Step* step) {
   const auto at = std::find_if(steps_.begin(), steps_.end(),
                                [step](const auto& owned) { return owned.get() == step; });
   const auto index = static_cast<size_t>(at - steps_.begin());
+  queued_bytes_ -= step->queued_bytes;
   steps_.erase(at);
   for (size_t& turn : turns_) {
     if (turn > index) turn -= 1;
@@ -180,15 +183,21 @@ void Router::RemoveStep(Step* step) {
 void Router::FailBatch(Batch* batch, absl::StatusCode code) {
   const OperationId id = batch->id;
   const auto requests = static_cast<uint32_t>(batch->requests.size());
+  std::vector<uint32_t> left;  // Fetches.
   for (uint32_t r = 0; r < requests; ++r) {
     RequestState& request = batch->requests[r];
     for (uint32_t i = 0; i < request.items.size(); ++i) {
-      if (request.items[i].decided) continue;
-      const ItemRef ref{id, r, i};
-      Decide(batch, ref, code);
-      Leave(request.items[i], ref);
+      const ItemState& item = request.items[i];
+      if (item.decided) continue;
+      Decide(batch, ItemRef{id, r, i}, code);
+      if (item.source >= item.spec.sources.size()) continue;
+      const auto it = fetch_of_.find(item.spec.sources[item.source].content);
+      if (it != fetch_of_.end()) left.push_back(it->second);
     }
   }
+  std::sort(left.begin(), left.end());
+  left.erase(std::unique(left.begin(), left.end()), left.end());
+  for (const uint32_t fetch : left) Leave(fetches_[fetch], *batch);
   for (uint32_t r = 0; r < requests; ++r) {
     if (MaybeFinish(batch, r)) return;
   }

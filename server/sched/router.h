@@ -91,7 +91,7 @@ class Router {
     return lanes_[tier.value].in_flight() > 0 || queued_[tier.value] > 0;
   }
   size_t batches() const { return batches_.size(); }
-  // Reads begun because another tier was late, by tier.
+  // Reads begun because another tier was late, or would have been later, by tier.
   uint64_t hedges(TierId tier) const { return hedges_[tier.value]; }
 
  private:
@@ -130,7 +130,7 @@ class Router {
   static bool Wanted(const Fetch& fetch, uint32_t segment);
   void SetStage(Fetch& fetch, uint32_t segment, SegmentState::Stage stage);
   void StartCopy(uint32_t read);
-  void EndCopyFor(Fetch& fetch, const ItemRef& ref, uint32_t segment, bool ok);
+  void EndCopyFor(Waiter& waiter, uint32_t segment, bool ok);
   void FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code);
   // Puts a segment where it belongs: waiting, being read, or idle.
   void Reconsider(Fetch& fetch, uint32_t segment);
@@ -140,10 +140,12 @@ class Router {
   void FailIfUnservable(Fetch& fetch);
   // Takes waiters that have no copies running out of the fetch; their undecided items advance.
   void Sweep(Fetch& fetch);
-  void Leave(const ItemState& item, const ItemRef& ref);
+  // The batch's waiters go, now or once their copies have ended.
+  void Leave(Fetch& fetch, const Batch& batch);
   void UpdateOrphans(Fetch& fetch, uint32_t segment);
-  // A ticket is a read's place in the table and how often the place was used.
-  uint32_t ReadOf(Ticket ticket) const;
+  // A ticket is a read's place in the table and how often the place was used. `landed`: that it
+  // must have been answered before, or must not.
+  uint32_t ReadOf(Ticket ticket, bool landed) const;
   void AddToLane(TierLane& lane, uint32_t read);
   void RemoveFromLane(TierLane& lane, const Read& read);
   void FreeRead(uint32_t read);
@@ -152,12 +154,23 @@ class Router {
 
   // router_claim.cc: who reads what next.
   void Claim(TimeNs now);
-  bool ClaimNext(TierLane& lane, TimeNs now);
+  enum class Claimed { kYes, kNothing, kBlocked };
+  // kBlocked: what it has to read finds no room in the window or in the pool, or waits for its
+  // policy's round to end.
+  Claimed ClaimNext(TierLane& lane, TimeNs now);
   void NextTurn(TierId tier);
   bool HasRoom(const TierLane& lane, uint64_t bytes) const;
-  // Bytes claimed; 0 when the step has nothing for this tier now, or what it has finds no room in
-  // the window or in the pool: then `*blocked` is set.
+  // kPublished: whether all that it took has arrived, but for what is late.
+  bool RoundIsOver(const TierLane& lane, TimeNs now) const;
+  // From which end a tier takes segments with these holders, meant for these tiers.
+  ReadList::End EndOf(const TierLane& lane, TierSet holders, TierSet assigned, TimeNs now) const;
+  // Bytes claimed; 0 when the step has nothing for this tier now, or what it has finds no room:
+  // then `*blocked` is set.
   uint64_t ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now);
+  // Moves the tier's cursor on to the next list that has something for it.
+  void MoveCursor(Step& step, TierId tier);
+  // Entries of a list were taken or dropped.
+  void NoteUnlisted(Step& step, size_t list, uint64_t bytes);
   // Whether every batch's request that feeds this list has ended.
   static bool ListEnded(const Step& step, size_t list);
   // Claims the other segments of a chunk too; returns their bytes.
@@ -188,6 +201,7 @@ class Router {
   SlotAllocator* const slots_;
   std::vector<TierLane> lanes_;
   std::vector<uint64_t> queued_;  // Segments that wait for a claim, by tier that holds them.
+  uint64_t queued_bytes_ = 0;     // Of all steps' lists.
   std::vector<uint64_t> hedges_;
 
   absl::flat_hash_map<OperationId, std::unique_ptr<Batch>> batches_;
@@ -206,6 +220,7 @@ class Router {
   std::vector<uint32_t> chunks_left_;  // kPublished: of those that a tier takes at a time.
   std::vector<size_t> turns_;          // Which step's turn it is, by tier.
   TimeNs next_hedge_check_ = kNever;
+  std::vector<TimeNs> hedge_not_before_;  // By tier.
 
   std::vector<Command> commands_;
 };

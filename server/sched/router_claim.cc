@@ -35,20 +35,26 @@ void Router::Claim(TimeNs now) {
     claimed = false;
     for (TierLane* next : lanes) {  // One claim each in turn: a small pool is shared fairly.
       TierLane& lane = *next;
-      if (lane.usable() && (ClaimNext(lane, now) || Hedge(lane, now))) claimed = true;
+      if (!lane.usable()) continue;
+      const Claimed result = ClaimNext(lane, now);
+      // One that has work, but no room for it now, is not idle.
+      claimed |= result == Claimed::kYes || (result == Claimed::kNothing && Hedge(lane, now));
     }
   }
   ScheduleHedges(now);
 }
 
-bool Router::ClaimNext(TierLane& lane, TimeNs now) {
-  if (queued_[lane.id().value] == 0) return false;
+bool Router::RoundIsOver(const TierLane& lane, TimeNs now) const {
+  const uint32_t newest = lane.reads().newest;
+  return newest == kNoRead || now - reads_[newest].began >= HedgeAge(lane);
+}
+
+Router::Claimed Router::ClaimNext(TierLane& lane, TimeNs now) {
+  if (queued_[lane.id().value] == 0) return Claimed::kNothing;
   if (options_.policy.policy == Policy::kPublished) {
-    if (lane.in_flight() == 0) chunks_left_[lane.id().value] = options_.policy.chunks_at_a_time;
-    if (chunks_left_[lane.id().value] == 0) return false;
-  } else if (!lane.HasRoom(1)) {
-    lane.NoteLimited();
-    return false;
+    uint32_t& left = chunks_left_[lane.id().value];
+    if (RoundIsOver(lane, now)) left = options_.policy.chunks_at_a_time;
+    if (left == 0) return Claimed::kBlocked;
   }
   // Deficit round robin. Rounds go on while some step has only to pay back what a segment larger
   // than its turn took in advance.
@@ -63,17 +69,17 @@ bool Router::ClaimNext(TierLane& lane, TimeNs now) {
         bool blocked = false;
         const uint64_t bytes = ClaimFrom(step, lane, &blocked, now);
         // It keeps its turn: others' smaller segments would take the room for good.
-        if (blocked) return false;
+        if (blocked) return Claimed::kBlocked;
         credit = bytes > 0 ? credit - static_cast<int64_t>(bytes) : 0;
         if (credit <= 0) NextTurn(lane.id());
-        if (bytes > 0) return true;
+        if (bytes > 0) return Claimed::kYes;
       } else {
         in_debt = true;
         NextTurn(lane.id());
       }
     }
   }
-  return false;
+  return Claimed::kNothing;
 }
 
 void Router::NextTurn(TierId tier) {
@@ -113,19 +119,20 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now
     slot = *free;
     return ReadList::Verdict::kTake;
   };
-  const auto fastest = [this](TierSet holders) { return FastestOf(holders); };
+  const auto end = [&](TierSet holders, TierSet assigned) {
+    return EndOf(lane, holders, assigned, now);
+  };
   const bool in_turn = options_.policy.policy == Policy::kRequestAtATime;
-  while (step.first_list < step.lists.size() && step.lists[step.first_list].empty() &&
-         (!in_turn || ListEnded(step, step.first_list))) {
-    step.first_list += 1;
-  }
-  for (size_t i = step.first_list; i < step.lists.size() && !*blocked; ++i) {
+  MoveCursor(step, lane.id());
+  const Step::Cursor cursor = step.cursors[lane.id().value];
+  queued_up_to = cursor.bytes_before;
+  for (size_t i = cursor.list; i < step.lists.size() && !*blocked; ++i) {
     ReadList& list = step.lists[i];
     const uint64_t before = list.bytes();
     queued_up_to += before;
     SegmentRef taken;
-    const bool took = list.Take(lane.id(), waits, fastest, &taken);
-    step.queued_bytes -= before - list.bytes();
+    const bool took = list.Take(lane.id(), end, waits, &taken);
+    NoteUnlisted(step, i, before - list.bytes());
     if (took) {
       StartRead(lane, taken.fetch, taken.segment, slot, now);
       const bool whole = options_.policy.policy == Policy::kPublished;
@@ -134,6 +141,38 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now
     if (in_turn && !ListEnded(step, i)) return 0;
   }
   return 0;
+}
+
+ReadList::End Router::EndOf(const TierLane& lane, TierSet holders, TierSet assigned,
+                            TimeNs now) const {
+  if (!assigned.empty()) {
+    TierSet serving;  // Of those that it is meant for.
+    for (const TierLane& other : lanes_) {
+      const bool meant = (assigned & holders).Has(other.id());
+      if (meant && other.usable() && !Silent(other, now)) serving.Add(other.id());
+    }
+    if (!serving.empty() && !serving.Has(lane.id())) return ReadList::End::kNone;
+    if (!serving.empty()) holders = serving;
+  }
+  return FastestOf(holders) == lane.id() ? ReadList::End::kFront : ReadList::End::kBack;
+}
+
+void Router::MoveCursor(Step& step, TierId tier) {
+  const bool in_turn = options_.policy.policy == Policy::kRequestAtATime;
+  Step::Cursor& cursor = step.cursors[tier.value];
+  while (cursor.list < step.lists.size() && step.lists[cursor.list].EmptyFor(tier) &&
+         (!in_turn || ListEnded(step, cursor.list))) {
+    cursor.bytes_before += step.lists[cursor.list].bytes();
+    cursor.list += 1;
+  }
+}
+
+void Router::NoteUnlisted(Step& step, size_t list, uint64_t bytes) {
+  step.queued_bytes -= bytes;
+  queued_bytes_ -= bytes;
+  for (Step::Cursor& cursor : step.cursors) {
+    if (cursor.list > list) cursor.bytes_before -= bytes;
+  }
 }
 
 bool Router::ListEnded(const Step& step, size_t list) {
@@ -174,6 +213,7 @@ void Router::StartRead(TierLane& lane, uint32_t fetch_index, uint32_t segment, c
   const Ticket ticket{uint64_t{std::max(generation, 1u)} << 32 | index};
   read.ticket = ticket;
   read.live = true;
+  read.landed = false;
   read.fetch = fetch_index;
   read.segment = segment;
   read.tier = lane.id();

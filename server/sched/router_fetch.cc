@@ -35,8 +35,9 @@ void Router::SetStage(Fetch& fetch, uint32_t segment, Stage stage) {
 }
 
 void Router::OnRead(Ticket ticket, absl::StatusCode code, TimeNs now) {
-  const uint32_t index = ReadOf(ticket);
+  const uint32_t index = ReadOf(ticket, /*landed=*/false);
   Read& read = reads_[index];
+  read.landed = true;
   Fetch& fetch = fetches_[read.fetch];
   SegmentState& segment = fetch.segments[read.segment];
   TierLane& lane = lanes_[read.tier.value];
@@ -79,7 +80,7 @@ void Router::StartCopy(uint32_t index) {
 }
 
 void Router::OnCopy(Ticket ticket, absl::StatusCode code, TimeNs now) {
-  const uint32_t index = ReadOf(ticket);
+  const uint32_t index = ReadOf(ticket, /*landed=*/true);
   Read& read = reads_[index];
   Fetch& fetch = fetches_[read.fetch];
   const bool ok = code == absl::StatusCode::kOk;
@@ -88,7 +89,13 @@ void Router::OnCopy(Ticket ticket, absl::StatusCode code, TimeNs now) {
   fetch.copies -= 1;
   SetStage(fetch, segment, Stage::kIdle);
   const auto items = std::move(read.items);
-  for (const ItemRef& ref : items) EndCopyFor(fetch, ref, segment, ok);
+  // Both are in the order in which the waiters came.
+  auto waiter = fetch.waiters.begin();
+  for (const ItemRef& ref : items) {
+    while (waiter != fetch.waiters.end() && !(waiter->ref == ref)) ++waiter;
+    KV_CHECK(waiter != fetch.waiters.end());
+    EndCopyFor(*waiter, segment, ok);
+  }
   if (ok && Wanted(fetch, segment)) {
     StartCopy(index);  // For those that came while the copy ran.
   } else {
@@ -102,20 +109,18 @@ void Router::OnCopy(Ticket ticket, absl::StatusCode code, TimeNs now) {
   Settle(now);
 }
 
-void Router::EndCopyFor(Fetch& fetch, const ItemRef& ref, uint32_t segment, bool ok) {
-  const auto w = std::find_if(fetch.waiters.begin(), fetch.waiters.end(),
-                              [&ref](const Waiter& waiter) { return waiter.ref == ref; });
-  KV_CHECK(w != fetch.waiters.end() && w->copying > 0);
-  RequestState& request = w->batch->requests[ref.request];
-  ItemState& item = request.items[ref.item];
-  w->copying -= 1;
+void Router::EndCopyFor(Waiter& w, uint32_t segment, bool ok) {
+  KV_CHECK(w.copying > 0);
+  RequestState& request = w.batch->requests[w.ref.request];
+  ItemState& item = request.items[w.ref.item];
+  w.copying -= 1;
   request.copies -= 1;
-  w->needs[segment] = ok ? Need::kDelivered : Need::kWanted;
-  if (w->leaving || !ok) return;
+  w.needs[segment] = ok ? Need::kDelivered : Need::kWanted;
+  if (w.leaving || !ok) return;
   item.segments_left -= 1;
   if (item.segments_left > 0) return;
-  Decide(w->batch, ref, absl::StatusCode::kOk);
-  w->leaving = true;
+  Decide(w.batch, w.ref, absl::StatusCode::kOk);
+  w.leaving = true;
 }
 
 void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code) {
@@ -130,8 +135,8 @@ void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code) {
       if (fetch.segments[s].stage == Stage::kQueued) queued_[tier.value] -= 1;
     }
     fetch.tiers.Remove(tier);
-    // Entries under the old set of holders are dropped when met; these take their place. The last
-    // first, so that they stand in order at the front.
+    // Entries under the old set of holders stay as hints; these take their place. The last first,
+    // so that they stand in order at the front.
     for (uint32_t s = segments; s-- > 0;) {
       if (fetch.segments[s].stage == Stage::kQueued) PushToWaiters(fetch, s, /*front=*/true);
     }
@@ -156,26 +161,20 @@ void Router::Reconsider(Fetch& fetch, uint32_t s) {
 }
 
 void Router::ReconsiderSegments(Fetch& fetch) {
-  for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
+  // The last first: what is listed again stands in order at the front.
+  for (auto s = static_cast<uint32_t>(fetch.segments.size()); s-- > 0;) {
     Reconsider(fetch, s);
     UpdateOrphans(fetch, s);
   }
 }
 
 void Router::ReconsiderAll() {
-  size_t next = 0;
-  while (next < fetches_.size()) {  // No iterators: the table may grow meanwhile.
-    Fetch& fetch = fetches_[next++];
+  // No iterators: the table may grow meanwhile, by fetches that know what has changed.
+  for (size_t next = fetches_.size(); next-- > 0;) {
+    Fetch& fetch = fetches_[next];
     if (fetch.live) FailIfUnservable(fetch);
     if (!fetch.live) continue;
     ReconsiderSegments(fetch);
-    // What was assigned to a tier that is out is listed for the others; the last first, so that it
-    // stands in order at the front.
-    if (options_.policy.assigns()) {
-      for (auto n = static_cast<uint32_t>(fetch.segments.size()); n-- > 0;) {
-        if (fetch.segments[n].stage == Stage::kQueued) PushToWaiters(fetch, n, /*front=*/true);
-      }
-    }
     MaybeFree(fetch);
   }
 }
@@ -210,17 +209,12 @@ void Router::Sweep(Fetch& fetch) {
   }
 }
 
-void Router::Leave(const ItemState& item, const ItemRef& ref) {
-  if (item.source >= item.spec.sources.size()) return;
-  const auto it = fetch_of_.find(item.spec.sources[item.source].content);
-  if (it == fetch_of_.end()) return;
-  Fetch& fetch = fetches_[it->second];
-  const auto w = std::find_if(fetch.waiters.begin(), fetch.waiters.end(),
-                              [&ref](const Waiter& waiter) { return waiter.ref == ref; });
-  if (w != fetch.waiters.end()) {
-    w->leaving = true;
-    if (w->copying == 0) fetch.waiters.erase(w);
-  }
+void Router::Leave(Fetch& fetch, const Batch& batch) {
+  std::erase_if(fetch.waiters, [&batch](Waiter& w) {
+    if (w.batch != &batch) return false;
+    w.leaving = true;
+    return w.copying == 0;
+  });
   ReconsiderSegments(fetch);
   MaybeFree(fetch);
 }
@@ -238,9 +232,10 @@ void Router::UpdateOrphans(Fetch& fetch, uint32_t s) {
   }
 }
 
-uint32_t Router::ReadOf(Ticket ticket) const {
+uint32_t Router::ReadOf(Ticket ticket, bool landed) const {
   const auto index = static_cast<uint32_t>(ticket.value);
-  KV_CHECK(index < reads_.size() && reads_[index].live && reads_[index].ticket == ticket);
+  KV_CHECK(index < reads_.size() && reads_[index].live && reads_[index].ticket == ticket &&
+           reads_[index].landed == landed);
   return index;
 }
 

@@ -97,16 +97,24 @@ TierSet Router::Assign(Step& step) const {
 void Router::Enqueue(const Fetch& fetch, const Waiter& waiter, uint32_t segment, bool front) {
   Step& step = *waiter.batch->step;
   const size_t at = ListOf(step, waiter.ref.request);
-  const TierSet assigned = Usable(fetch.tiers & waiter.assigned);
-  const TierSet holders = assigned.empty() ? fetch.tiers : assigned;
-  step.first_list = std::min(step.first_list, at);  // It may have been empty.
   const auto bytes = static_cast<uint32_t>(fetch.shape.PaddedBytesOf(segment));
   const SegmentRef ref{fetch.index, fetch.generation, segment, bytes};
-  step.queued_bytes += bytes;
   if (front) {
-    step.lists[at].PushFront(holders, ref);
+    step.lists[at].PushFront(fetch.tiers, ref, waiter.assigned);
   } else {
-    step.lists[at].PushBack(holders, ref);
+    step.lists[at].PushBack(fetch.tiers, ref, waiter.assigned);
+  }
+  step.queued_bytes += bytes;
+  queued_bytes_ += bytes;
+  for (const TierLane& lane : lanes_) {
+    Step::Cursor& cursor = step.cursors[lane.id().value];
+    if (cursor.list <= at) continue;
+    cursor.bytes_before += bytes;
+    // It may have had nothing for the tier before.
+    while (fetch.tiers.Has(lane.id()) && cursor.list > at) {
+      cursor.list -= 1;
+      cursor.bytes_before -= step.lists[cursor.list].bytes();
+    }
   }
 }
 
@@ -116,7 +124,8 @@ void Router::EnqueueOnce(const Fetch& fetch, size_t waiter, uint32_t segment, bo
   };
   const Waiter& w = fetch.waiters[waiter];
   if (!wants(w)) return;
-  for (size_t i = 0; i < waiter; ++i) {
+  // Only the ranks of a joint step share lists.
+  for (size_t i = 0; i < waiter && w.batch->step->joint; ++i) {
     const Waiter& other = fetch.waiters[i];
     if (wants(other) && other.batch->step == w.batch->step &&
         ListOf(*w.batch->step, other.ref.request) == ListOf(*w.batch->step, w.ref.request)) {

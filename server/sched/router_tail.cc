@@ -18,8 +18,9 @@ constexpr TimeNs kSilence = kSecond;
 
 TimeNs Router::HedgeAge(const TierLane& lane) const {
   // A window's worth of queueing is not lateness.
-  if (lane.rate() <= 0) return options_.hedge_after;
-  const double queue_ns = static_cast<double>(lane.in_flight()) / lane.rate() * 1e9;
+  const double rate = lane.RateSoFar();
+  if (rate <= 0) return options_.hedge_after;
+  const double queue_ns = static_cast<double>(lane.in_flight()) / rate * 1e9;
   return std::max(options_.hedge_after, static_cast<TimeNs>(2 * queue_ns));
 }
 
@@ -51,10 +52,9 @@ bool Router::LeaveToOthers(const TierLane& lane, const Step& step, uint64_t queu
     sooner = sooner || other.ExpectedTime(bytes, now) < mine;
   }
   if (!sooner) return false;
-  for (const auto& other : steps_) {
-    if (other.get() != &step)
-      work += static_cast<double>(std::min(queued_up_to, other->queued_bytes));
-  }
+  // Other steps take turns with this one; what is small of them is less than that.
+  const double others = static_cast<double>(steps_.size() - 1) * static_cast<double>(queued_up_to);
+  work += std::min(others, static_cast<double>(queued_bytes_ - step.queued_bytes));
   // All of that would end then if nobody had to wait for anybody.
   return static_cast<double>(mine) > work / rates * 1e9;
 }
@@ -106,9 +106,14 @@ bool Router::LateEverywhere(const SegmentState& segment, TierId except, TimeNs n
 }
 
 bool Router::Hedge(TierLane& lane, TimeNs now) {
-  if (!lane.HasRoom(1)) return false;
+  // Looking through all reads after each event would cost more than it brings.
+  TimeNs& not_before = hedge_not_before_[lane.id().value];
+  if (now < not_before) return false;
   const uint32_t index = WorstRead(lane, now);
-  if (index == kNoRead) return false;
+  if (index == kNoRead) {
+    not_before = now + kMillisecond;
+    return false;
+  }
   const Read& read = reads_[index];
   if (!lane.HasRoom(read.slot.bytes)) return false;
   const auto slot = slots_->AllocateRead(read.slot.bytes);
@@ -123,7 +128,8 @@ void Router::ScheduleHedges(TimeNs now) {
   for (const TierLane& lane : lanes_) {
     if (lane.reads().oldest == kNoRead) continue;
     const TimeNs due = reads_[lane.reads().oldest].began + HedgeAge(lane);
-    next_hedge_check_ = std::min(next_hedge_check_, std::max(due, now + options_.hedge_after / 4));
+    next_hedge_check_ =
+        std::min(next_hedge_check_, due > now ? due : now + options_.hedge_after / 4);
     // Of reads that nobody waits for there is nothing to win.
     if (!options_.policy.hedges() || batches_.empty()) continue;
     for (const TierLane& other : lanes_) {

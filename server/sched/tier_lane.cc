@@ -20,6 +20,7 @@ void TierLane::Began(uint64_t bytes, TimeNs now) {
     resumed_ = resumed_ || now - idle_since_ > kRateHolds;
   }
   in_flight_ += bytes;
+  largest_read_ = std::max(largest_read_, bytes);
 }
 
 void TierLane::Ended(uint64_t bytes, bool ok, TimeNs now) {
@@ -45,6 +46,11 @@ void TierLane::Ended(uint64_t bytes, bool ok, TimeNs now) {
 bool TierLane::rate_is_current(TimeNs now) const {
   const bool paused = in_flight_ == 0 && now - idle_since_ > kRateHolds;
   return rate_ > 0 && !resumed_ && !paused;
+}
+
+double TierLane::RateSoFar() const {
+  if (rate_ > 0 || last_end_ <= sample_begin_) return rate_;
+  return static_cast<double>(sample_bytes_) * 1e9 / static_cast<double>(last_end_ - sample_begin_);
 }
 
 double TierLane::RateAt(TimeNs now) const {

@@ -30,9 +30,10 @@ class TierLane {
   // Bytes that it may have in flight now.
   uint64_t window_bytes() const { return window_.bytes(); }
   uint64_t window_max() const { return window_.max_bytes(); }
-  // At most half of the window as it is: a tier that hangs cannot hold more than its window.
+  // At most half of the window as it is, since a tier that hangs cannot hold more than its window;
+  // but a read, so that one that is lost takes no tier out.
   uint64_t quarantine_limit() const {
-    return std::min(options_.quarantine_bytes, window_.bytes() / 2);
+    return std::min(options_.quarantine_bytes, std::max(window_.bytes() / 2, largest_read_));
   }
   uint64_t in_flight() const { return in_flight_; }
   uint64_t quarantined() const { return quarantined_; }
@@ -74,6 +75,8 @@ class TierLane {
 
   // Bytes per second while busy, smoothed over about half a second; 0 until known.
   double rate() const { return rate_; }
+  // The same; until it is known, what the reads that have ended so far say.
+  double RateSoFar() const;
   // Whether the rate tells what the tier does now: not after a second without reads, until it is
   // measured again.
   bool rate_is_current(TimeNs now) const;
@@ -100,6 +103,7 @@ class TierLane {
   const LaneOptions options_;
   ReadWindow window_;
   uint64_t in_flight_ = 0;
+  uint64_t largest_read_ = 0;
   uint64_t quarantined_ = 0;
   bool held_out_ = false;
   bool choked_ = false;

@@ -6,8 +6,21 @@
 #include "server/base/check.h"
 
 namespace kvstream::sched {
+namespace {
 
-WriteQueue::WriteQueue(const WriteQueueOptions& options) : options_(options) {
+// A hash as a number in [0, 1).
+double Unit(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }
+
+// Another hash of the same, so that two choices by one key do not hang together.
+uint64_t Again(uint64_t hash) {
+  hash = (hash ^ (hash >> 32)) * 0x9e3779b97f4a7c15;
+  return (hash ^ (hash >> 29)) * 0xbf58476d1ce4e5b9;
+}
+
+}  // namespace
+
+WriteQueue::WriteQueue(const WriteQueueOptions& options)
+    : options_(options), replicated_(options.replicate_all ? 1 : 0) {
   for (uint32_t i = 0; i < options.lanes.size(); ++i) {
     LaneOptions lane{.window_bytes = options.lanes[i].window_bytes, .quarantine_bytes = UINT64_MAX};
     tiers_.push_back(
@@ -36,7 +49,7 @@ TierId WriteQueue::HomeOf(uint64_t key_hash, TierSet candidates) const {
   const auto weight = [&](const WriteTier& t) { return all_known ? t.lane.rate() : 1.0; };
   double total = 0;
   for (const WriteTier& t : tiers_) total += candidates.Has(t.lane.id()) ? weight(t) : 0;
-  double at = static_cast<double>(key_hash >> 11) * 0x1p-53 * total;
+  double at = options_.home_first ? 0 : Unit(key_hash) * total;
   TierId home{0};
   for (const WriteTier& t : tiers_) {
     if (!candidates.Has(t.lane.id())) continue;
@@ -69,9 +82,10 @@ void WriteQueue::Add(StagedId id, uint64_t bytes, uint64_t key_hash, TimeNs now)
   staged_bytes_ += bytes;
   const TierSet in_service = InService();
   const TierId home = HomeOf(key_hash, in_service.empty() ? All() : in_service);
+  const bool everywhere = Unit(Again(key_hash)) < replicated_;
   for (const WriteTier& t : tiers_) {
     const TierId tier = t.lane.id();
-    if (tier == home || options_.replicate_all) Owe(id, chunk, tier);
+    if (tier == home || everywhere) Owe(id, chunk, tier);
   }
 }
 

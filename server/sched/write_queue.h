@@ -41,8 +41,10 @@ struct WriteLaneOptions {
 
 struct WriteQueueOptions {
   std::vector<WriteLaneOptions> lanes;  // By TierId.
-  // A copy on every tier; otherwise one.
+  // A copy on every tier; otherwise one. set_replicated says more.
   bool replicate_all = true;
+  // First copies go to the first tier in service, not to each by its measured write rate.
+  bool home_first = false;
   TimeNs max_defer = 2 * kSecond;
   // Staged bytes above which writes no longer wait for reads.
   uint64_t watermark_bytes = 0;
@@ -70,9 +72,12 @@ class WriteQueue {
  public:
   explicit WriteQueue(const WriteQueueOptions& options);
 
-  // `key_hash` picks the home tier among those in service, weighted by their measured write rates.
+  // `key_hash` picks the home tier among those in service, weighted by their measured write rates,
+  // and whether the chunk is among those that get a copy on every tier.
   void Add(StagedId chunk, uint64_t bytes, uint64_t key_hash, TimeNs now);
   void OnWritten(StagedId chunk, TierId tier, bool ok, TimeNs now);
+  // The share of the chunks added from now on, 0 to 1, that get a copy on every tier.
+  void set_replicated(double share) { replicated_ = share; }
   // Chunks added so far need no longer wait for reads.
   void OpenGate() { gate_ = last_added_; }
   // For a stop: nothing waits for reads any more.
@@ -123,6 +128,7 @@ class WriteQueue {
   void DropSecondCopies(WriteTier& tier, bool stores_wait, TimeNs now);
 
   const WriteQueueOptions options_;
+  double replicated_;
   std::vector<WriteTier> tiers_;
   absl::flat_hash_map<StagedId, Chunk> chunks_;
   uint64_t staged_bytes_ = 0;

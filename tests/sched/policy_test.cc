@@ -106,13 +106,16 @@ TEST_F(PolicyTest, FixedGivesTheOtherTiersEqualPartsOfTheRest) {
   }
 }
 
-TEST_F(PolicyTest, FixedServesWhenATierIsTakenOut) {
+TEST_F(PolicyTest, FixedServesWhileATierIsOut) {
   options_.router.policy = {.policy = Policy::kFixed, .fixed_percent = 50};
   world_ = std::make_unique<SimWorld>(options_);
   world_->AdmitAt(0, BatchOf(1, Chunks(1, 100)));
   world_->SetTierInServiceAt(20 * kMillisecond, kSlow, false);
+  world_->SetTierInServiceAt(40 * kMillisecond, kSlow, true);
   world_->Run();
   ASSERT_EQ(world_->violation(), "");
+  // Back, it reads on what was meant for it, but for what the other read meanwhile.
+  EXPECT_LT(ReadBy(kFast, 1, 100), 70u * kChunk.segments());
   for (const ItemModel& item : world_->batch(OperationId{1}).requests[0].items) {
     EXPECT_EQ(item.code, absl::StatusCode::kOk);
   }
@@ -181,6 +184,31 @@ TEST_F(PolicyTest, PublishedTakesWholeChunksSoManyAtATime) {
     for (const auto& [at, segments] : rounds) EXPECT_EQ(segments, 3u * kChunk.segments()) << at;
   }
   EXPECT_EQ(world_->reads().size(), 60u * kChunk.segments());
+}
+
+TEST_F(PolicyTest, WhatIsMeantForAHungTierIsReadElsewhereThoughOthersWaitForThatTier) {
+  // So much that only it holds is wanted of it that its quarantine never fills.
+  options_.tiers[1].changes = {{20 * kMillisecond, 0}};
+  options_.router.hedge_after = 20 * kMillisecond;
+  options_.router.lanes.assign(2, LaneOptions{32 * kMiB, 16 * kMiB});
+  for (const Policy policy : {Policy::kFixed, Policy::kSingle}) {
+    options_.router.policy = {.policy = policy, .single = kSlow};
+    std::vector<Item> exclusive;
+    for (uint64_t c = 2000; c < 2030; ++c) exclusive.push_back(ItemOn(c, Tiers({1}), kChunk));
+    BatchSpec lost = BatchOf(2, std::move(exclusive));
+    lost.deadline = 9 * kSecond;
+    BatchSpec spec = BatchOf(1, Chunks(1, 300));
+    spec.deadline = 10 * kSecond;
+    world_ = std::make_unique<SimWorld>(options_);
+    world_->AdmitAt(0, std::move(lost));
+    world_->AdmitAt(0, std::move(spec));
+    world_->Run();
+    ASSERT_EQ(world_->violation(), "");
+    EXPECT_LT(world_->batch(OperationId{1}).done_at, 3 * kSecond);
+    for (const ItemModel& item : world_->batch(OperationId{1}).requests[0].items) {
+      EXPECT_EQ(item.code, absl::StatusCode::kOk);
+    }
+  }
 }
 
 }  // namespace

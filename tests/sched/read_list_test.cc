@@ -20,8 +20,13 @@ std::optional<uint32_t> Take(ReadList& list, TierId tier,
                              const std::function<Verdict(uint32_t)>& verdict) {
   SegmentRef taken;
   const bool any = list.Take(
-      tier, [&](const SegmentRef& ref, TierSet) { return verdict(ref.segment); },
-      [](TierSet holders) { return holders.Has(kFast) ? kFast : kSlow; }, &taken);
+      tier,
+      [tier](TierSet holders, TierSet assigned) {
+        if (!assigned.empty() && !assigned.Has(tier)) return ReadList::End::kNone;
+        return tier == (holders.Has(kFast) ? kFast : kSlow) ? ReadList::End::kFront
+                                                            : ReadList::End::kBack;
+      },
+      [&](const SegmentRef& ref, TierSet) { return verdict(ref.segment); }, &taken);
   if (!any) return std::nullopt;
   return taken.segment;
 }
@@ -42,7 +47,7 @@ TEST(ReadListTest, FastestTakesFromTheFrontAndOthersFromTheBack) {
   EXPECT_EQ(Take(list, kFast), 2u);
   EXPECT_EQ(Take(list, kSlow), 3u);
   EXPECT_EQ(Take(list, kFast), std::nullopt);
-  EXPECT_TRUE(list.empty());
+  EXPECT_TRUE(list.EmptyFor(kFast));
 }
 
 TEST(ReadListTest, LoneHolderTakesFromTheFront) {
@@ -74,7 +79,7 @@ TEST(ReadListTest, EntriesThatNoLongerWaitAreDropped) {
   PushBack(list, kBoth, {1, 2, 3});
   EXPECT_EQ(Take(list, kFast, [](uint32_t s) { return s < 3 ? Verdict::kDrop : Verdict::kTake; }),
             3u);
-  EXPECT_TRUE(list.empty());
+  EXPECT_TRUE(list.EmptyFor(kFast));
 }
 
 TEST(ReadListTest, SkippedEntriesStayForOthers) {
@@ -86,6 +91,18 @@ TEST(ReadListTest, SkippedEntriesStayForOthers) {
             2u)
       << "a set whose next segment cannot be had does not hold up the others";
   EXPECT_EQ(Take(list, kSlow), 3u);
+  EXPECT_EQ(Take(list, kFast), 1u);
+}
+
+TEST(ReadListTest, WhatIsMeantForOneTierIsNotTakenByAnother) {
+  ReadList list;
+  list.PushBack(kBoth, SegmentRef{0, 0, 1}, TierSet::Of(kFast));
+  list.PushBack(kBoth, SegmentRef{0, 0, 2}, TierSet::Of(kSlow));
+  list.PushBack(kBoth, SegmentRef{0, 0, 3});
+  EXPECT_EQ(Take(list, kSlow), 2u);
+  EXPECT_EQ(Take(list, kSlow), 3u);
+  EXPECT_EQ(Take(list, kSlow), std::nullopt);
+  EXPECT_FALSE(list.EmptyFor(kSlow)) << "it may yet fall to the other tier";
   EXPECT_EQ(Take(list, kFast), 1u);
 }
 

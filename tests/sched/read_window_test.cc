@@ -118,5 +118,15 @@ TEST(ReadWindowTest, IdleTimeIsNoEvidence) {
   EXPECT_EQ(window.bytes(), 64 * kMiB);
 }
 
+TEST(ReadWindowTest, ComesBackFromTwoReadsAtATime) {
+  ReadWindow window(256 * kMiB, 20 * kMillisecond);
+  Driver driver(&window);
+  driver.Drive({.rate = 5e7, .latency = kMillisecond}, 300 * kSecond);
+  EXPECT_GE(window.bytes(), 2 * kSegment);
+  // Two reads at a time would move a sixth of it.
+  const Outcome outcome = driver.Drive({.rate = 1e9, .latency = 50 * kMillisecond}, 120 * kSecond);
+  EXPECT_GE(outcome.bytes_per_second, 0.93e9);
+}
+
 }  // namespace
 }  // namespace kvstream::sched

@@ -1,4 +1,6 @@
 // Single scenarios of reads: shared, failed, late, and on tiers that leave.
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -249,6 +251,71 @@ TEST_F(RouterTest, DeadlineDuringACopyStillWaitsForIt) {
   EndCopy(All<ReadSegment>().at(0).ticket);
   EXPECT_THAT(Outcome(1), ElementsAre(absl::StatusCode::kDeadlineExceeded));
   EXPECT_THAT(All<ItemDone>(), SizeIs(1));
+}
+
+TEST_F(RouterTest, AnAnswerThatCameBeforeOrTooEarlyIsCaught) {
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(2))}));
+  const auto reads = All<ReadSegment>();
+  ASSERT_THAT(reads, SizeIs(2));
+  EXPECT_DEATH(router_->OnCopy(reads[0].ticket, kOk, now_), "");
+  EndRead(reads[0]);
+  EXPECT_DEATH(router_->OnRead(reads[0].ticket, kOk, now_), "") << "it is being copied";
+  EndCopy(reads[0].ticket);
+  EXPECT_DEATH(router_->OnRead(reads[0].ticket, kOk, now_), "");
+  EXPECT_DEATH(router_->OnCopy(reads[0].ticket, kOk, now_), "");
+}
+
+TEST_F(RouterTest, AnEventDoesNotPutOffWhatIsDueSoon) {
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0, 1}), Shape(1))}));
+  const TimeNs due = router_->NextDeadline();
+  Pass(99 * kMillisecond);
+  EXPECT_EQ(router_->NextDeadline(), due);
+}
+
+TEST_F(RouterTest, WhatMustBeReadAgainIsReadInItsOrder) {
+  SetInService(kSlow, false);
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0, 1}), Shape(2)), ItemOn(2, Tiers({0, 1}), Shape(2))}));
+  ASSERT_THAT(ReadsOf(kFast), SizeIs(4));
+  SetInService(kSlow, true);
+  SetInService(kFast, false);
+  std::vector<std::pair<ContentId, uint32_t>> order;
+  for (const ReadSegment& read : ReadsOf(kSlow)) order.emplace_back(read.content, read.segment);
+  EXPECT_THAT(order, ElementsAre(std::pair(ContentOf(1), 0u), std::pair(ContentOf(1), 1u),
+                                 std::pair(ContentOf(2), 0u), std::pair(ContentOf(2), 1u)));
+}
+
+TEST_F(RouterTest, PublishedGoesOnPastAReadThatNeverReturns) {
+  RouterOptions options = Options();
+  options.policy = {.policy = Policy::kPublished, .chunks_at_a_time = 2};
+  Start(options, 64 * kSegment);
+  Admit(BatchOf(1, {ItemOn(1, Tiers({1}), Shape(1)), ItemOn(2, Tiers({1}), Shape(1)),
+                    ItemOn(3, Tiers({1}), Shape(1))}));
+  ASSERT_THAT(ReadsOf(kSlow), SizeIs(2));
+  EndReadAndCopy(ReadsOf(kSlow)[1]);
+  EXPECT_THAT(ReadsOf(kSlow), SizeIs(2)) << "the round is not over";
+  Pass(kSecond);
+  EXPECT_THAT(ReadsOf(kSlow), SizeIs(3));
+}
+
+TEST_F(RouterTest, VeryManyRequestsMayWantOneChunk) {
+  // Work by the square of these would take minutes.
+  constexpr uint64_t kRequests = 65536;
+  for (const bool cancel : {false, true}) {
+    Start(Options(), 64 * kSegment);
+    BatchSpec spec = BatchOf(1, {ItemOn(1, Tiers({0}), Shape(1))});
+    spec.joint = false;
+    spec.requests.resize(kRequests, spec.requests[0]);
+    router_->Admit(std::move(spec), now_);
+    std::vector<Command> commands;
+    router_->TakeCommands(&commands);
+    ASSERT_THAT(commands, SizeIs(1));
+    const Ticket ticket = std::get<ReadSegment>(commands[0]).ticket;
+    if (cancel) router_->Cancel(OperationId{1}, now_);
+    router_->OnRead(ticket, kOk, now_);
+    if (!cancel) router_->OnCopy(ticket, kOk, now_);
+    EXPECT_EQ(router_->batches(), 0u);
+    EXPECT_EQ(slots_->used(), 0u);
+  }
 }
 
 }  // namespace

@@ -224,5 +224,17 @@ TEST(RouterQualityTest, SegmentsOfOneTierAloneAreReadFirst) {
   EXPECT_EQ(alone, 20u * kChunk.segments());
 }
 
+TEST(RouterQualityTest, ATierWithWorkButNoRoomReadsNothingAgain) {
+  // Nine MiB: the last segment is small, and would fit where the next one does not.
+  constexpr ChunkShape kUneven{9 * kMiB, kSegment};
+  constexpr uint64_t kChunks = 300;
+  SimWorld world(WorldOf({Tier(kFastRate), Tier(kSlowRate)}));
+  std::vector<Item> items;
+  for (uint64_t c = 1; c <= kChunks; ++c) items.push_back(ItemOn(c, Tiers({0, 1}), kUneven));
+  world.AdmitAt(0, BatchOf(1, std::move(items)));
+  SecondsFor(world, 1);
+  EXPECT_LE(world.reads().size(), kChunks * kUneven.segments() + 8) << "but for the tail";
+}
+
 }  // namespace
 }  // namespace kvstream::sched

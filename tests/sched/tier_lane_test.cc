@@ -134,5 +134,22 @@ TEST(TierLaneTest, HeldOutTierStaysOutWhateverItsQuarantine) {
   EXPECT_TRUE(lane.usable());
 }
 
+TEST(TierLaneTest, OneLostReadTakesNoTierOut) {
+  TierLane lane = Lane(4 * kMiB, 64 * kMiB);
+  lane.Began(4 * kMiB, kStart);
+  lane.Quarantine(4 * kMiB);
+  EXPECT_FALSE(lane.UpdateChoked(/*silent=*/true));
+}
+
+TEST(TierLaneTest, UntilTheRateIsKnownWhatHasEndedTells) {
+  TierLane lane = Lane(8 * kMiB, kMiB);
+  lane.Began(kMiB, kStart);
+  lane.Began(kMiB, kStart);
+  EXPECT_EQ(lane.RateSoFar(), 0);
+  lane.Ended(kMiB, true, kStart + 10 * kMillisecond);
+  EXPECT_EQ(lane.rate(), 0) << "the sample is too short";
+  EXPECT_NEAR(lane.RateSoFar(), kMiB * 100, 1) << "and does not wear off while nothing ends";
+}
+
 }  // namespace
 }  // namespace kvstream::sched

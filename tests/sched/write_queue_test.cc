@@ -372,5 +372,22 @@ TEST(WriteQueueTest, BooksBalanceAndNothingIsLostUnderRandomEvents) {
   }
 }
 
+TEST(WriteQueueTest, AShareOfTheChunksGetsACopyOnEveryTierWhateverItsHome) {
+  constexpr double kChunks = 10000;
+  for (const bool home_first : {true, false}) {
+    for (const double share : {0.0, 0.3, 1.0}) {
+      WriteQueueOptions options = TwoTiers();
+      options.home_first = home_first;
+      WriteQueue queue(options);
+      queue.set_replicated(share);
+      std::mt19937_64 random(7);
+      for (uint64_t i = 1; i <= kChunks; ++i) queue.Add(StagedId{i}, 1, random(), 0);
+      const double away = home_first ? 0 : (1 - share) / 2;  // Of the first tier.
+      EXPECT_NEAR(queue.backlog(kNvme), (1 - away) * kChunks, 200);
+      EXPECT_NEAR(queue.backlog(kPfs), (share + away) * kChunks, 200);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvstream::sched

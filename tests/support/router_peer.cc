@@ -153,8 +153,14 @@ std::string RouterPeer::CheckBatches(const Router& router) {
   }
   for (const auto& step : router.steps_) {
     if (step->batches.empty()) return "a step outlives its batches";
-    for (size_t i = 0; i < step->first_list && i < step->lists.size(); ++i) {
-      if (!step->lists[i].empty()) return "a list that is not empty is skipped";
+    for (const TierLane& lane : router.lanes_) {
+      const Step::Cursor& cursor = step->cursors[lane.id().value];
+      uint64_t bytes = 0;
+      for (size_t i = 0; i < cursor.list; ++i) {
+        bytes += step->lists[i].bytes();
+        if (!step->lists[i].EmptyFor(lane.id())) return "a list that has something is skipped";
+      }
+      if (bytes != cursor.bytes_before) return "a cursor miscounts what it has passed";
     }
   }
   return "";
