@@ -138,7 +138,7 @@ constexpr Series<TierEngineStats, Counter> kTierEngineCounters[] = {
      &TierEngineStats::bytes_delivered},
     {"kvstreamd_tier_segments_read_total", "Segments read.", &TierEngineStats::segments_read},
     {"kvstreamd_tier_segments_hedged_total",
-     "Segments read again from this tier because another was late.",
+     "Segments read again from this tier because another was late, or would have been later.",
      &TierEngineStats::segments_hedged},
     {"kvstreamd_tier_corrupt_reads_total", "Reads whose bytes failed verification.",
      &TierEngineStats::corrupt_reads},

@@ -9,10 +9,11 @@ namespace kvstream::sched {
 
 enum class Policy : uint8_t {
   // Whichever tier has room claims next, from both ends of the step, near the end narrowed and
-  // hedged. The others know neither narrowing nor reading again what is merely slow.
+  // hedged.
   kCompletion,
   // The same, but a request begins when the one before it has ended.
   kRequestAtATime,
+  // Those below know neither narrowing nor reading again what is merely slow.
   // One tier reads all that it holds.
   kSingle,
   // The first tier reads so many percent of the chunks, evenly spread, the others equal parts of
