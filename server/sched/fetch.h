@@ -61,7 +61,8 @@ struct Step {
   // Where a tier looks on: lists before it have nothing for the tier, or have ended.
   struct Cursor {
     size_t list = 0;
-    uint64_t bytes_before = 0;  // Of those lists: what other tiers hold.
+    uint64_t bytes_before = 0;   // Of those lists: what other tiers hold.
+    bool found_nothing = false;  // When it last looked: what is left, it leaves to others.
   };
   absl::InlinedVector<Cursor, kTiersMax> cursors;
   // Bytes that it may claim on each tier before the next step's turn; negative: taken in advance.

@@ -35,7 +35,7 @@ struct PolicyOptions {
   // kCompletion and kRequestAtATime. Near the end of a list, a tier leaves segments to another that
   // would have them sooner.
   bool narrowing = true;
-  // The same. An idle tier reads again what another would have later than it.
+  // The same. A tier reads again what another would have later than it.
   bool hedging = true;
 
   bool routes_by_completion() const {

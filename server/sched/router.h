@@ -7,9 +7,10 @@
 //
 // The tail of a list is where time is lost, so two rules hold there. Narrowing: a tier leaves a
 // segment to another holder that would have it sooner, once all that is left would end before its
-// own read of it. Hedging: a tier with nothing to claim reads again a segment that another has in
-// flight and would, as far as one can tell, have later; one that is late (HedgeAge) always. The
-// first verified copy wins, and the loser keeps its slot until its own completion.
+// own read of it. Hedging: a tier that has nothing else to read for a request reads again a segment
+// of it that another has in flight and would, as far as one can tell, have later; one that is late
+// (HedgeAge) always; and this goes before other steps' claims. The first verified copy wins, and
+// the loser keeps its slot until its own completion.
 //
 // Promises, checked in tests/sched at every step of every seed:
 //   - every item gets exactly one ItemDone, every request one RequestDone, every batch one
@@ -154,10 +155,7 @@ class Router {
 
   // router_claim.cc: who reads what next.
   void Claim(TimeNs now);
-  enum class Claimed { kYes, kNothing, kBlocked };
-  // kBlocked: what it has to read finds no room in the window or in the pool, or waits for its
-  // policy's round to end.
-  Claimed ClaimNext(TierLane& lane, TimeNs now);
+  bool ClaimNext(TierLane& lane, TimeNs now);
   void NextTurn(TierId tier);
   bool HasRoom(const TierLane& lane, uint64_t bytes) const;
   // kPublished: whether all that it took has arrived, but for what is late.
@@ -182,8 +180,10 @@ class Router {
   bool LeaveToOthers(const TierLane& lane, const Step& step, uint64_t queued_up_to, TierSet holders,
                      uint64_t bytes, TimeNs now) const;
   bool Hedge(TierLane& lane, TimeNs now);
+  // Whether `lane` has nothing else to read for some request that waits for the segment.
+  bool NothingElseFor(const TierLane& lane, const Fetch& fetch, uint32_t segment);
   // The read whose segment `lane` should read again, as an index; kNoRead if there is none.
-  uint32_t WorstRead(const TierLane& lane, TimeNs now) const;
+  uint32_t WorstRead(const TierLane& lane, TimeNs now);
   // How much longer a read should take, as far as one can tell.
   TimeNs Remaining(const Read& read, uint64_t bytes_up_to_it, TimeNs now) const;
   bool LateEverywhere(const SegmentState& segment, TierId except, TimeNs now) const;

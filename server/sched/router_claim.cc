@@ -36,9 +36,9 @@ void Router::Claim(TimeNs now) {
     for (TierLane* next : lanes) {  // One claim each in turn: a small pool is shared fairly.
       TierLane& lane = *next;
       if (!lane.usable()) continue;
-      const Claimed result = ClaimNext(lane, now);
-      // One that has work, but no room for it now, is not idle.
-      claimed |= result == Claimed::kYes || (result == Claimed::kNothing && Hedge(lane, now));
+      // The end of one step goes before the beginning of others, or it might wait for as long as
+      // there are others. The second look is for what the claim has just left to others.
+      claimed |= Hedge(lane, now) || ClaimNext(lane, now) || Hedge(lane, now);
     }
   }
   ScheduleHedges(now);
@@ -49,12 +49,12 @@ bool Router::RoundIsOver(const TierLane& lane, TimeNs now) const {
   return newest == kNoRead || now - reads_[newest].began >= HedgeAge(lane);
 }
 
-Router::Claimed Router::ClaimNext(TierLane& lane, TimeNs now) {
-  if (queued_[lane.id().value] == 0) return Claimed::kNothing;
+bool Router::ClaimNext(TierLane& lane, TimeNs now) {
+  if (queued_[lane.id().value] == 0) return false;
   if (options_.policy.policy == Policy::kPublished) {
     uint32_t& left = chunks_left_[lane.id().value];
     if (RoundIsOver(lane, now)) left = options_.policy.chunks_at_a_time;
-    if (left == 0) return Claimed::kBlocked;
+    if (left == 0) return false;
   }
   // Deficit round robin. Rounds go on while some step has only to pay back what a segment larger
   // than its turn took in advance.
@@ -69,17 +69,17 @@ Router::Claimed Router::ClaimNext(TierLane& lane, TimeNs now) {
         bool blocked = false;
         const uint64_t bytes = ClaimFrom(step, lane, &blocked, now);
         // It keeps its turn: others' smaller segments would take the room for good.
-        if (blocked) return Claimed::kBlocked;
+        if (blocked) return false;
         credit = bytes > 0 ? credit - static_cast<int64_t>(bytes) : 0;
         if (credit <= 0) NextTurn(lane.id());
-        if (bytes > 0) return Claimed::kYes;
+        if (bytes > 0) return true;
       } else {
         in_debt = true;
         NextTurn(lane.id());
       }
     }
   }
-  return Claimed::kNothing;
+  return false;
 }
 
 void Router::NextTurn(TierId tier) {
@@ -134,11 +134,16 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now
     const bool took = list.Take(lane.id(), end, waits, &taken);
     NoteUnlisted(step, i, before - list.bytes());
     if (took) {
+      step.cursors[lane.id().value].found_nothing = false;
       StartRead(lane, taken.fetch, taken.segment, slot, now);
       const bool whole = options_.policy.policy == Policy::kPublished;
       return slot.bytes + (whole ? ClaimRest(taken.fetch, lane, now) : 0);
     }
-    if (in_turn && !ListEnded(step, i)) return 0;
+    if (in_turn && !ListEnded(step, i)) break;
+  }
+  if (!*blocked && !step.cursors[lane.id().value].found_nothing) {
+    step.cursors[lane.id().value].found_nothing = true;
+    hedge_not_before_[lane.id().value] = now;
   }
   return 0;
 }

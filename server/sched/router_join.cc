@@ -108,6 +108,7 @@ void Router::Enqueue(const Fetch& fetch, const Waiter& waiter, uint32_t segment,
   queued_bytes_ += bytes;
   for (const TierLane& lane : lanes_) {
     Step::Cursor& cursor = step.cursors[lane.id().value];
+    cursor.found_nothing = false;
     if (cursor.list <= at) continue;
     cursor.bytes_before += bytes;
     // It may have had nothing for the tier before.

@@ -68,7 +68,18 @@ TimeNs Router::Remaining(const Read& read, uint64_t bytes_up_to_it, TimeNs now) 
   return std::max(turn, age < read.expected ? read.expected - age : age - read.expected);
 }
 
-uint32_t Router::WorstRead(const TierLane& lane, TimeNs now) const {
+bool Router::NothingElseFor(const TierLane& lane, const Fetch& fetch, uint32_t segment) {
+  if (queued_[lane.id().value] == 0) return true;
+  return std::any_of(fetch.waiters.begin(), fetch.waiters.end(), [&](const Waiter& w) {
+    if (w.leaving || w.needs[segment] != Need::kWanted) return false;
+    Step& step = *w.batch->step;
+    MoveCursor(step, lane.id());
+    const Step::Cursor& cursor = step.cursors[lane.id().value];
+    return cursor.found_nothing || cursor.list > ListOf(step, w.ref.request);
+  });
+}
+
+uint32_t Router::WorstRead(const TierLane& lane, TimeNs now) {
   uint32_t worst = kNoRead;
   TimeNs worst_remaining = 0;
   for (const TierLane& other : lanes_) {
@@ -91,6 +102,7 @@ uint32_t Router::WorstRead(const TierLane& lane, TimeNs now) const {
       // It should win clearly, or the bytes are for nothing.
       if (remaining <= worst_remaining || remaining <= mine + mine / 4 + kMillisecond) continue;
       if (segment.reads.size() > 1 && !LateEverywhere(segment, lane.id(), now)) continue;
+      if (!NothingElseFor(lane, fetch, read.segment)) continue;
       worst = r;
       worst_remaining = remaining;
     }
