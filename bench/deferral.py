@@ -5,7 +5,8 @@ On a directory of a real device (--dir; emulated tiers show nothing: unthrottled
 throttled reads). First raw, with fio: reads alone, writes alone, both at once. Then a daemon with
 one tier reads a step alone, beside a store that waits for reads (writes.max_defer_ms as configured
 by default), and beside one that does not (max_defer_ms: 0), in interleaved rounds. The store fits
-what may be staged, so with deferral it is written after the step. Output: one JSON object a line,
+what may be staged, so with deferral it is written after the step. A device differs from minute to
+minute, so look at the ratio to the step alone in the same round. Output: one JSON object a line,
 and a table.
 """
 
@@ -81,15 +82,30 @@ def measure(folder, args, number, case):
     return row
 
 
+def print_table(rows):
+    alone = {row["round"]: row["seconds"] for row in rows if row["case"] == "alone"}
+    print(f"\n{'store beside it':>16} {'step seconds':>13}  spread        of alone  spread        "
+          "store seconds")
+    for case in CASES:
+        group = [row for row in rows if row["case"] == case]
+        seconds = [row["seconds"] for row in group]
+        ratios = [row["seconds"] / alone[row["round"]] for row in group]
+        store = [row["store_seconds"] for row in group if row["store_seconds"]]
+        print(f"{case:>16} {statistics.median(seconds):>13.3f}  "
+              f"{min(seconds):.3f}..{max(seconds):.3f}  "
+              f"{statistics.median(ratios):>8.3f}  {min(ratios):.3f}..{max(ratios):.3f}"
+              + (f"  {statistics.median(store):>13.3f}" if store else ""))
+
+
 def main():
     parser = argparse.ArgumentParser(prog="kvstream-bench deferral", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=BUILD)
     parser.add_argument("--dir", default="/var/tmp", help="on the device to measure")
     parser.add_argument("--gib", type=int, default=2, help="bytes of the step, GiB")
-    parser.add_argument("--store-mib", type=int, default=384, help="bytes of the store, MiB")
-    parser.add_argument("--pool-mib", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--store-mib", type=int, default=2048, help="bytes of the store, MiB")
+    parser.add_argument("--pool-mib", type=int, default=5120)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--raw-seconds", type=int, default=5)
     args = parser.parse_args()
     if args.store_mib * MIB > args.pool_mib * MIB // 2:
@@ -100,14 +116,7 @@ def main():
         raw(folder, args)
         rows = [measure(folder, args, number, case)
                 for number in range(args.rounds) for case in CASES]
-    print(f"\n{'store beside it':>16} {'step seconds':>13}  spread          store seconds")
-    for case in CASES:
-        group = [row for row in rows if row["case"] == case]
-        seconds = [row["seconds"] for row in group]
-        store = [row["store_seconds"] for row in group if row["store_seconds"]]
-        print(f"{case:>16} {statistics.median(seconds):>13.3f}  "
-              f"{min(seconds):.3f}..{max(seconds):.3f}"
-              + (f"  {statistics.median(store):>13.3f}" if store else ""))
+    print_table(rows)
 
 
 if __name__ == "__main__":

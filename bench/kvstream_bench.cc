@@ -26,6 +26,9 @@ Commands that start daemons of their own; --help after each tells more:
   deferral   what writes cost reads on one device, and what deferring them buys
   data_path  what reading and storing cost, by stage
 
+In virtual time, without a daemon:
+  simulation experiments on a simulated cluster; kvstream-sim, beside this program, runs one
+
 Commands that measure parts on one core, with Google Benchmark's options:
   router     the router alone
   stages     verifying and copying
@@ -219,7 +222,8 @@ class StepBench {
 void Become(std::vector<std::string> arguments) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string command = arguments[0];
-  constexpr std::string_view kScripts[] = {"route", "tiers", "newcomers", "deferral", "data_path"};
+  constexpr std::string_view kScripts[] = {"route",    "tiers",     "newcomers",
+                                           "deferral", "data_path", "simulation"};
   if (std::ranges::find(kScripts, command) != std::end(kScripts)) {
     arguments[0] = folder / (command + ".py");
     arguments.insert(arguments.begin(), "python3");
