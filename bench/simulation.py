@@ -14,6 +14,7 @@ import pathlib
 import subprocess
 import sys
 
+import route_plot
 from bench_daemon import BUILD
 
 # A node: 4 GPUs of 40 GB, its own tier and its part of the shared one, each with its latencies.
@@ -23,8 +24,8 @@ DOCUMENTS = (f"{NODE} --model 32b --gpus-per-instance 2 --host-gb-per-gpu 20 --w
              "--documents 128 --document-tokens 12288 --questions 8 --output-tokens 16")
 OFFLINE = f"{DOCUMENTS} --arrival offline"
 # Steps of 12 GB, one at a time, all of it on both tiers.
-STEPS = (f"{NODE} --gpus-per-node 1 --gpu h100 --workload documents --documents 60 --questions 1 "
-         "--document-tokens 61440 --arrival offline --placed")
+STEPS = (f"{NODE} --gpus-per-node 1 --gpu h100 --running-max 1 --workload documents "
+         "--documents 60 --questions 1 --document-tokens 61440 --arrival offline --placed")
 LOADS = {"quiet": "", "periodic": "--pfs-load periodic --pfs-low 0.4 --pfs-period-s 1",
          "bursty": "--pfs-load bursty --pfs-low 0.1 --pfs-high 0.6 --pfs-period-s 0.5",
          "drifting": "--pfs-load drifting --pfs-low 0.2 --pfs-period-s 0.5"}
@@ -40,6 +41,7 @@ class Lab:
         self.args = args
         self.pool = concurrent.futures.ThreadPoolExecutor(args.jobs)
         self.runs = {}
+        self.plotted = []
 
     def run(self, *options):
         words = " ".join(options).split()
@@ -80,6 +82,8 @@ def splits(lab):
     table("Distance from the bound, by policy and load of the shared tier (percent)",
           ["policy", *LOADS],
           [[p, *(of(runs[p, l], "above_bound_pct", 1) for l in LOADS)] for p in policies])
+    lab.plotted = [{"scenario": l, "policy": p, "above_bound_pct": of(run, "above_bound_pct")}
+                   for (p, l), run in runs.items()]
 
 
 def models(lab):
@@ -235,6 +239,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--json", type=pathlib.Path, help="where the runs' lines go")
+    parser.add_argument("--plot", type=pathlib.Path, help="an SVG of the first experiment")
     args = parser.parse_args()
     unknown = [name for name in args.only if name not in EXPERIMENTS]
     if unknown:
@@ -242,6 +247,10 @@ def main():
     lab = Lab(args)
     for name in args.only:
         EXPERIMENTS[name](lab)
+    if args.plot and not lab.plotted:
+        parser.error("--plot draws the experiment splits")
+    if args.plot:
+        args.plot.write_text(route_plot.svg(lab.plotted), encoding="utf-8")
     if args.json:
         lines = (json.dumps(run.result()) + "\n" for run in lab.runs.values())
         args.json.write_text("".join(lines), encoding="utf-8")

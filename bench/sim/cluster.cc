@@ -76,10 +76,10 @@ Cluster::Cluster(const ClusterOptions& options, const GpuModel& model, const Wor
   shared_.shared = options.share;
   if (options.use_pfs) {
     DeviceOptions pfs = options.pfs;
-    const double nodes = options.nodes;
-    pfs.read.bytes_per_second = options.pfs_bytes_per_second > 0
-                                    ? options.pfs_bytes_per_second
-                                    : pfs.read.bytes_per_second * nodes;
+    pfs.read.bytes_per_second *= options.nodes;
+    if (options.pfs_bytes_per_second > 0) {
+      pfs.read.bytes_per_second = std::min(pfs.read.bytes_per_second, options.pfs_bytes_per_second);
+    }
     pfs.read.seed = SeedOf(options.seed, 2);
     pfs.seed = SeedOf(options.seed, 3);
     pfs_ = std::make_unique<Device>(pfs);
@@ -126,7 +126,6 @@ void Cluster::Add(uint32_t number) {
       link.read.kind = BandwidthOptions::Kind::kConstant;
       link.latency = 0;
       machine.link = std::make_unique<Device>(link);
-      bound.push_back(&machine.link->bandwidth());
     } else {
       bound.push_back(&pfs_->bandwidth());
     }
@@ -136,7 +135,9 @@ void Cluster::Add(uint32_t number) {
   NodeOptions node = options_.node;
   node.instances = options_.gpus_per_node / options_.gpus_per_instance;
   node.chunk_tokens = workload_.chunk_tokens;
-  node.use_storage = !bound.empty();
+  node.use_storage = options_.use_nvme || options_.use_pfs;
+  // What others take of the shared tier is no part of it.
+  if (options_.nodes > 1) bound.clear();
   machine.node = std::make_unique<Node>(node, &model_, &events_, machine.storage.get(),
                                         chunk_bytes_, std::move(bound));
 }
@@ -169,10 +170,15 @@ void Cluster::PlaceAll() {
 
 void Cluster::ArriveNext() {
   if (next_request_ == workload_.requests.size()) return;
-  const SimRequest* request = &workload_.requests[next_request_++];
-  events_.At(request->arrival, [this, request] {
+  const TimeNs now = workload_.requests[next_request_].arrival;
+  events_.At(now, [this, now] {
+    // What comes at one time is queued before anything is done about it.
+    for (; next_request_ < workload_.requests.size(); ++next_request_) {
+      const SimRequest& request = workload_.requests[next_request_];
+      if (request.arrival != now) break;
+      MachineOf(request).node->Arrive(&request);
+    }
     ArriveNext();
-    MachineOf(*request).node->Arrive(request);
   });
 }
 
@@ -223,6 +229,7 @@ Report Cluster::Collect() const {
     }
     report.stored_bytes += storage.stored_chunks * chunk_bytes_;
     report.dropped_chunks += storage.dropped_chunks;
+    report.dropped_copies += storage.dropped_copies;
     if (options_.use_pfs) report.pfs_chunks += machine.storage->chunks_on_shared();
     report.writes_saved += storage.writes_saved;
   }

@@ -28,7 +28,7 @@ struct ClusterOptions {
   bool use_nvme = true;
   DeviceOptions pfs;  // As one node sees it.
   bool use_pfs = true;
-  // Of all nodes together; 0: as much as all of them can take.
+  // Of all nodes together, if that is less than what they can take; 0: it is not.
   double pfs_bytes_per_second = 0;
   bool share = false;
   uint64_t segment_bytes = 16 * kMiB;
@@ -47,6 +47,7 @@ struct Report {
   std::vector<uint64_t> written_bytes;  // By tier.
   uint64_t stored_bytes = 0;            // What the nodes' engines gave, unique to each node.
   uint64_t dropped_chunks = 0;
+  uint64_t dropped_copies = 0;
   uint64_t writes_saved = 0;
   uint64_t pfs_chunks = 0;  // Files on the shared tier in the end.
   uint64_t hedges = 0;

@@ -15,6 +15,8 @@ namespace {
 using Kind = BandwidthOptions::Kind;
 using sched::Policy;
 
+constexpr TimeNs kHedgeAfter = 100 * kMillisecond;  // As the daemon's default.
+
 // A decimal fraction within the range.
 Option RealOption(std::string name, std::string value, std::string help, double min, double max,
                   std::function<void(double)> set) {
@@ -31,16 +33,17 @@ Option RealOption(std::string name, std::string value, std::string help, double 
       }};
 }
 
+// The value that the target has now is said as the default.
 template <typename T>
 Option Real(std::string name, std::string value, std::string help, double min, double max,
             T* target, double unit = 1) {
+  absl::StrAppend(&help, " (", static_cast<double>(*target) / unit, ")");
   return RealOption(std::move(name), std::move(value), std::move(help), min, max,
                     [target, unit](double number) { *target = static_cast<T>(number * unit); });
 }
 
 Option Count(std::string name, std::string help, uint32_t* target) {
-  return RealOption(std::move(name), "N", std::move(help), 0, 4e9,
-                    [target](double number) { *target = static_cast<uint32_t>(number); });
+  return Real(std::move(name), "N", std::move(help), 1, 4e9, target);
 }
 
 // One of several words.
@@ -48,7 +51,10 @@ template <typename T>
 Option Choice(std::string name, std::string help, std::vector<std::pair<std::string, T>> choices,
               T* target) {
   std::string words;
-  for (const auto& [word, value] : choices) absl::StrAppend(&words, words.empty() ? "" : "|", word);
+  for (const auto& [word, value] : choices) {
+    absl::StrAppend(&words, words.empty() ? "" : "|", word);
+    if (value == *target) absl::StrAppend(&help, help.empty() ? "(" : " (", word, ")");
+  }
   return {std::move(name), words, std::move(help),
           [choices = std::move(choices), words, target](std::string_view text) {
             for (const auto& [word, value] : choices) {
@@ -63,6 +69,8 @@ Option Choice(std::string name, std::string help, std::vector<std::pair<std::str
 // A policy's name, for some with a number behind a colon.
 absl::Status SetPolicy(std::string_view text, CommandLine* to) {
   sched::PolicyOptions& policy = to->cluster.storage.router.policy;
+  to->cluster.use_nvme = to->cluster.use_pfs = true;
+  to->cluster.storage.router.hedge_after = kHedgeAfter;
   uint32_t number = 0;
   const size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon);
@@ -151,9 +159,10 @@ std::vector<Option> DaemonOptions(CommandLine* to) {
   ClusterOptions& c = to->cluster;
   return {
       {"--policy", "POLICY",
-       "memory, single, request-at-a-time, fixed:PERCENT, published:CHUNKS or completion",
+       "memory, single, request-at-a-time, fixed:PERCENT, published:CHUNKS or completion "
+       "(completion)",
        [to](std::string_view text) { return SetPolicy(text, to); }},
-      {"--copies", "COPIES", "all, one, fraction:PART, adaptive or reactive",
+      {"--copies", "COPIES", "all, one, fraction:PART, adaptive or reactive (all)",
        [to](std::string_view text) { return SetCopies(text, to); }},
       Real("--segment-mib", "MIB", "segments", 0.25, 64, &c.segment_bytes, kMiB),
       Real("--window-mib", "MIB", "bytes in flight of a tier", 1, 65536, &c.window_bytes, kMiB),
@@ -234,12 +243,15 @@ std::vector<Option> AllOptions(CommandLine* to) {
 
 CommandLine Defaults() {
   CommandLine defaults;
-  // As DESIGN's sketch has them: one even tier, one with a heavy tail.
+  // One even tier, one with a heavy tail.
   defaults.cluster.nvme.read.bytes_per_second = 3e9;
   defaults.cluster.pfs.read.bytes_per_second = 1e9;
   defaults.cluster.nvme.write_ratio = 0.6;
   defaults.cluster.pfs.latency = 20 * kMillisecond;
   defaults.cluster.pfs.latency_p99 = 600 * kMillisecond;
+  defaults.cluster.pfs.read.low = 0.4;
+  defaults.cluster.pfs.read.high = 0.6;
+  defaults.cluster.storage.router.hedge_after = kHedgeAfter;
   return defaults;
 }
 
@@ -251,6 +263,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   if (!rest.ok()) return rest.status();
   if (!rest->empty()) return absl::InvalidArgumentError("what is " + rest->front() + "?");
   ClusterOptions& cluster = result.cluster;
+  for (const DeviceOptions* device : {&cluster.nvme, &cluster.pfs}) {
+    if (device->latency_p99 < device->latency) {
+      return absl::InvalidArgumentError("a latency's 99th percentile is below its median");
+    }
+  }
   cluster.node.host_cache_bytes *= cluster.gpus_per_node;
   cluster.storage.reserved_bytes = cluster.storage.pool_bytes / 2;
   return result;

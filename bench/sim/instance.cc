@@ -18,12 +18,15 @@ Node::Instance::Instance(Node* node)
 
 void Node::Instance::Submit(const SimRequest* request) {
   queue_.push_back(Job{.request = request, .released = now()});
-  if (decoding_) {
-    Interrupt();
-  } else {
+  if (decoding_) Interrupt();
+  if (look_due_) return;
+  look_due_ = true;
+  // Once all that comes at this time is queued.
+  node_->events_->At(now(), [this] {
+    look_due_ = false;
     Advance();
-  }
-  node_->MaybePreload();
+    node_->MaybePreload();
+  });
 }
 
 void Node::Instance::Advance() {
@@ -48,7 +51,7 @@ std::vector<Node::Instance::Job> Node::Instance::TakeStep() {
     // What it has to compute is known once it is planned; at most what no cache knows now.
     const std::vector<uint64_t>& chunks = next.request->chunks;
     const auto unknown = std::find_if(chunks.begin(), chunks.end(), [this](uint64_t c) {
-      return !gpu_.Has(c) && !node_->host_.Has(c) && !node_->preloaded_.Has(c) &&
+      return !gpu_.Has(c) && !node_->host_.Has(c) && !node_->preloaded_.contains(c) &&
              !(node_->options_.use_storage && node_->storage_->Has(c));
     });
     const uint64_t cached =
@@ -74,9 +77,10 @@ void Node::Instance::BeginStep() {
   loads_left_ = 1;
   if (!reads.empty()) {
     loads_left_ += 1;
-    const size_t chunks = node_->storage_->OnTiers(reads).size();
-    node_->stats_.bound_seconds +=
-        BoundSeconds(node_->tiers_, now(), static_cast<double>(chunks * node_->chunk_bytes_));
+    if (!node_->tiers_.empty()) {
+      const size_t bytes = node_->storage_->OnTiers(reads).size() * node_->chunk_bytes_;
+      node_->stats_.bound_seconds += BoundSeconds(node_->tiers_, now(), static_cast<double>(bytes));
+    }
     node_->storage_->Read(std::move(reads), [this] { Loaded(); });
   }
   const double link = static_cast<double>(host_bytes) / node_->model_->link_bytes_per_second();
@@ -92,7 +96,7 @@ Storage::Request Node::Instance::Plan(Job& job, uint64_t* host_bytes) {
     const uint64_t chunk = chunks[i];
     if (gpu_.Has(chunk)) {
       stats.gpu_hit_chunks += 1;
-    } else if (node_->host_.Has(chunk) || node_->preloaded_.Has(chunk)) {
+    } else if (node_->preloaded_.erase(chunk) > 0 || node_->host_.Has(chunk)) {
       stats.host_hit_chunks += 1;
       *host_bytes += node_->chunk_bytes_;
     } else if (node_->options_.use_storage && node_->storage_->Has(chunk)) {

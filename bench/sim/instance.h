@@ -52,6 +52,7 @@ class Node::Instance {
   std::deque<Job> queue_;
   std::vector<Job> step_;  // Being loaded or computed.
   std::vector<Job> running_;
+  bool look_due_ = false;  // At what was submitted.
   uint32_t loads_left_ = 0;
   TimeNs load_began_ = 0;
   // Of the decoding in progress.

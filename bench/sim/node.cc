@@ -20,8 +20,7 @@ Node::Node(const NodeOptions& options, const GpuModel* model, EventQueue* events
       storage_(storage),
       chunk_bytes_(chunk_bytes),
       tiers_(std::move(tiers)),
-      host_(options.host_cache_bytes / chunk_bytes),
-      preloaded_(options.preload ? options.preload_bytes / chunk_bytes : 0) {
+      host_(options.host_cache_bytes / chunk_bytes) {
   for (uint32_t i = 0; i < options.instances; ++i) {
     instances_.push_back(std::make_unique<Instance>(this));
   }
@@ -37,7 +36,12 @@ void Node::Arrive(const SimRequest* request) {
     return;
   }
   session.busy = true;
-  instances_[request->session % instances_.size()]->Submit(request);
+  InstanceOf(request->session).Submit(request);
+}
+
+Node::Instance& Node::InstanceOf(uint64_t session) {
+  const auto fresh = static_cast<uint32_t>(instance_of_.size() % instances_.size());
+  return *instances_[instance_of_.try_emplace(session, fresh).first->second];
 }
 
 void Node::Finish(const SimRequest& request) {
@@ -55,27 +59,35 @@ void Node::Finish(const SimRequest& request) {
               [this, next] { instances_[next->session % instances_.size()]->Submit(next); });
 }
 
+Storage::Request Node::NextToPreload(const Instance& instance) const {
+  const size_t most = kPreloadBytes / chunk_bytes_ + 1;
+  for (const Instance::Job& job : instance.queue()) {
+    Storage::Request chunks;
+    for (const uint64_t chunk : job.request->chunks) {
+      if (instance.gpu().Has(chunk) || host_.Has(chunk) || preloaded_.contains(chunk)) continue;
+      if (!storage_->Has(chunk) || chunks.size() == most) break;
+      chunks.push_back(chunk);
+    }
+    if (!chunks.empty()) return chunks;
+  }
+  return {};
+}
+
 void Node::MaybePreload() {
   if (!options_.preload || !options_.use_storage || storage_->reading()) return;
-  const size_t most = kPreloadBytes / chunk_bytes_ + 1;
-  for (const auto& instance : instances_) {
-    for (const Instance::Job& job : instance->queue()) {
-      Storage::Request chunks;
-      for (const uint64_t chunk : job.request->chunks) {
-        if (instance->gpu().Has(chunk) || host_.Has(chunk) || preloaded_.Has(chunk)) continue;
-        if (!storage_->Has(chunk) || chunks.size() == most) break;
-        chunks.push_back(chunk);
-      }
-      if (chunks.empty()) continue;
-      preload_ = storage_->Read({chunks}, [this, chunks, number = ++preload_number_] {
-        if (number != preload_number_) return;  // Stopped.
-        preload_ = OperationId{};
-        for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) preloaded_.Use(*chunk);
-        stats_.preloaded_chunks += chunks.size();
-        MaybePreload();
-      });
-      return;
-    }
+  if (preloaded_.size() * chunk_bytes_ >= options_.preload_bytes) return;
+  for (size_t n = 0; n < instances_.size(); ++n) {
+    const Instance& instance = *instances_[preload_next_++ % instances_.size()];
+    const Storage::Request chunks = NextToPreload(instance);
+    if (chunks.empty()) continue;
+    preload_ = storage_->Read({chunks}, [this, chunks, number = ++preload_number_] {
+      if (number != preload_number_) return;  // Stopped.
+      preload_ = OperationId{};
+      preloaded_.insert(chunks.begin(), chunks.end());
+      stats_.preloaded_chunks += chunks.size();
+      MaybePreload();
+    });
+    return;
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "bench/sim/chunk_cache.h"
 #include "bench/sim/event_queue.h"
 #include "bench/sim/gpu_model.h"
@@ -31,7 +32,7 @@ struct NodeOptions {
   uint64_t host_cache_bytes = 0;
   // Off: nothing is kept beyond host memory.
   bool use_storage = true;
-  // Reads for queued requests while no step reads; so many bytes wait for their use.
+  // Reads for queued requests while no step reads, until so many bytes wait for their use.
   bool preload = false;
   uint64_t preload_bytes = 16 * kGiB;
   // Loads only what is sooner loaded than computed.
@@ -49,14 +50,15 @@ struct NodeStats {
   uint64_t preloaded_chunks = 0;
   uint64_t declined_chunks = 0;  // Computing them was sooner.
   double load_seconds = 0;       // That steps waited.
-  double bound_seconds = 0;      // That the tiers needed at least, each step alone.
+  double bound_seconds = 0;      // That the tiers needed at least; 0 where it is not known.
   double prefill_seconds = 0;
   TimeNs last_end = 0;
 };
 
 class Node {
  public:
-  // `model` and `storage` outlive it. `tiers` are those of the bound.
+  // `model` and `storage` outlive it. `tiers` are those of the bound; none: it
+  // is not known.
   Node(const NodeOptions& options, const GpuModel* model, EventQueue* events, Storage* storage,
        uint64_t chunk_bytes, std::vector<Bandwidth*> tiers);
   ~Node();
@@ -74,8 +76,12 @@ class Node {
     std::deque<const SimRequest*> waiting;
   };
 
+  // Where a session's requests run: sessions go round.
+  Instance& InstanceOf(uint64_t session);
   void Finish(const SimRequest& request);
   void MaybePreload();
+  // The next chunks that a queue will want and no memory has; a few of them.
+  Storage::Request NextToPreload(const Instance& instance) const;
   void StopPreload();
 
   const NodeOptions options_;
@@ -85,9 +91,11 @@ class Node {
   const uint64_t chunk_bytes_;
   const std::vector<Bandwidth*> tiers_;
   ChunkCache host_;
-  ChunkCache preloaded_;
+  absl::flat_hash_set<uint64_t> preloaded_;  // Not used yet.
   std::vector<std::unique_ptr<Instance>> instances_;
-  absl::flat_hash_map<uint64_t, Session> sessions_;
+  size_t preload_next_ = 0;                          // Which instance's queue has its turn.
+  absl::flat_hash_map<uint64_t, Session> sessions_;  // Those that wait for an answer.
+  absl::flat_hash_map<uint64_t, uint32_t> instance_of_;
   OperationId preload_;  // 0: none runs.
   uint64_t preload_number_ = 0;
   size_t unfinished_ = 0;

@@ -272,6 +272,8 @@ void Storage::Execute(const sched::WriteCommand& command) {
     for (const sched::Slot& slot : it->second.slots) slots_.Free(slot);
     staged_.erase(it);
     router_.OnSlotsFreed(events_->now());
+  } else {
+    stats_.dropped_copies += 1;
   }
 }
 

@@ -50,6 +50,7 @@ struct StorageStats {
   std::vector<uint64_t> written_bytes;  // By tier.
   uint64_t stored_chunks = 0;           // Unique to the node: what the engine gave.
   uint64_t dropped_chunks = 0;          // No room in the pool.
+  uint64_t dropped_copies = 0;          // Second ones, that lagged behind.
   uint64_t writes_saved = 0;            // Another node had written the chunk.
 };
 

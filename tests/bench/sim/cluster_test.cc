@@ -162,6 +162,41 @@ TEST(ClusterTest, PreloadsAreFoundInMemoryAndCostNoFirstTokenTime) {
   EXPECT_LE(MeanFirstToken(with), MeanFirstToken(without));
 }
 
+TEST(ClusterTest, APreloadReadsNothingTwiceHoweverLongItsUseTakes) {
+  ClusterOptions options = OneNode();
+  options.placed = true;
+  options.node.preload = true;
+  options.node.preload_bytes = kGiB;  // A document is larger.
+  WorkloadOptions slow;
+  slow.kind = WorkloadKind::kDocuments;
+  slow.documents = {
+      .documents = 16, .document_tokens = 16384, .questions = 1, .output_tokens = 1000};
+  slow.arrival.kind = ArrivalKind::kOffline;
+  const Report report = Simulated(options, *MakeWorkload(slow));
+  const double bytes = 16.0 * 64 * static_cast<double>(report.chunk_bytes);
+  EXPECT_LE(Sum(report.read_bytes), 1.05 * bytes);
+}
+
+TEST(ClusterTest, AllInstancesOfAllNodesWork) {
+  ClusterOptions options = OneNode();
+  options.nodes = 4;
+  const Workload workload = Documents(128, 1, 8192);
+  const double alone = Simulated(options, workload).seconds;
+  options.gpus_per_node = 4;
+  EXPECT_LT(Simulated(options, workload).seconds, 0.4 * alone);
+}
+
+TEST(ClusterTest, WhatComesAtOnceIsOneStep) {
+  ClusterOptions options = OneNode();
+  options.placed = true;
+  options.node.step_tokens = 1 << 20;
+  options.gpu = "h200";
+  const Report report = Simulated(options, Documents(16, 1, 4096));
+  const auto& first = report.nodes.first_token_seconds;
+  EXPECT_EQ(*std::min_element(first.begin(), first.end()),
+            *std::max_element(first.begin(), first.end()));
+}
+
 TEST(ClusterTest, BreakEvenComputesWhereStorageIsSlower) {
   ClusterOptions options = OneNode();
   options.placed = true;
