@@ -77,13 +77,14 @@ def ratio(better, base, field="requests_per_s", digits=2):
 
 
 def splits(lab):
-    policies = ["completion", "published:8", *(f"fixed:{s}" for s in range(55, 96, 5))]
+    policies = ["completion", "published:8", *(f"fixed:{s}" for s in range(55, 96, 5)),
+                "fixed:75 --copies one"]
     runs = {(p, l): lab.run(STEPS, o, f"--policy {p}") for p in policies for l, o in LOADS.items()}
     table("Distance from the bound, by policy and load of the shared tier (percent)",
           ["policy", *LOADS],
           [[p, *(of(runs[p, l], "above_bound_pct", 1) for l in LOADS)] for p in policies])
     lab.plotted = [{"scenario": l, "policy": p, "above_bound_pct": of(run, "above_bound_pct")}
-                   for (p, l), run in runs.items()]
+                   for (p, l), run in runs.items() if "copies" not in p]
 
 
 def models(lab):
