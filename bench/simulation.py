@@ -184,6 +184,15 @@ def replication(lab):
             of(written[c], "requests_per_s", 3)] for c in copies])
 
 
+def deferral(lab):
+    loads = {"one tier": "--policy single", "both": ""}
+    runs = {(l, d): lab.run(OFFLINE, o, f"--max-defer-ms {d}") for l, o in loads.items()
+            for d in (0, 2000, 20000)}
+    table("Writes that wait for reads (offline, requests a second)",
+          ["tiers", "at once", "2 s at most", "20 s at most"],
+          [[l, *(of(runs[l, d], "requests_per_s", 3) for d in (0, 2000, 20000))] for l in loads])
+
+
 def preload(lab):
     long = f"{NODE} --model 14b --workload documents --documents 64 --questions 1 --placed " \
            "--document-tokens 30000 --output-tokens 64 --arrival offline"
@@ -227,7 +236,7 @@ def sharing(lab):
 
 
 EXPERIMENTS = {f.__name__: f for f in (splits, models, arrivals, nodes, memory, reuse, replication,
-                                       preload, sharing)}
+                                       deferral, preload, sharing)}
 
 
 def main():

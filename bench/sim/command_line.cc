@@ -168,6 +168,8 @@ std::vector<Option> DaemonOptions(CommandLine* to) {
       Real("--window-mib", "MIB", "bytes in flight of a tier", 1, 65536, &c.window_bytes, kMiB),
       Real("--pool-gib", "GIB", "of each node; half of it for reads alone", 0.25, 4096,
            &c.storage.pool_bytes, kGiB),
+      Real("--max-defer-ms", "MS", "that writes wait for reads", 0, 1e6,
+           &c.storage.writes.max_defer, 1e6),
       FlagOption("--preload", "read for queued requests while no step reads", &c.node.preload),
       FlagOption("--break-even", "load only what is not sooner computed", &c.node.break_even),
       FlagOption("--share", "nodes find each other's chunks", &c.share),
