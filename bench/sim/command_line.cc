@@ -188,7 +188,7 @@ std::vector<Option> UserOptions(CommandLine* to) {
                             {"documents", WorkloadKind::kDocuments},
                             {"trace", WorkloadKind::kTrace}},
                            &w.kind),
-      TextOption("--trace", "FILE", "JSON lines", &w.trace.path),
+      TextOption("--trace", "FILE", "JSON lines; their times with --arrival trace", &w.trace.path),
       Count("--requests-max", "of the trace", &w.trace.requests_max),
       Choice<WorkloadOrder>(
           "--order", "of turns and questions",

@@ -5,7 +5,7 @@
 namespace kvstream::sim {
 namespace {
 
-// Parts of the limits that engines reach in prefill and decode, and what a step costs beside. Not
+// Parts of the limits that engines reach in prefill and decode, and what each costs beside. Not
 // measured here: the usual range is 0.4 to 0.6, 0.6 to 0.8, and a few ms.
 constexpr double kFlopsReached = 0.5;
 constexpr double kMemoryReached = 0.7;

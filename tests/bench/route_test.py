@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""kvstream-bench: its steps through a daemon, and the arithmetic of route: bounds, schedules and
-the config of each policy.
+"""kvstream-bench: its steps through a daemon, the arithmetic of route (bounds, schedules, the
+config of each policy), and kvstream-sim's command line.
 
 Usage: route_test.py KVSTREAMD BENCH_FOLDER
 """
 
 import contextlib
+import json
 import pathlib
 import subprocess
 import sys
@@ -97,6 +98,41 @@ class StepTest(unittest.TestCase):
             next(steps)
             self.assertEqual(next(steps)["bytes"], 24 << 20)
             steps.close()
+
+
+class SimTest(unittest.TestCase):
+    SIM = pathlib.Path(BENCH) / "kvstream-sim"
+    SMALL = ("--workload documents --documents 8 --document-tokens 2048 --questions 2 "
+             "--arrival offline").split()
+
+    def run_sim(self, *options):
+        return subprocess.run([self.SIM, *options], capture_output=True, text=True, check=False)
+
+    def test_it_says_one_object_and_always_the_same(self):
+        first = self.run_sim(*self.SMALL)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertEqual(json.loads(first.stdout)["requests"], 16)
+        self.assertEqual(self.run_sim(*self.SMALL).stdout, first.stdout)
+        self.assertIsNone(json.loads(self.run_sim(*self.SMALL, "--nodes", "2").stdout)
+                          ["above_bound_pct"], "what other nodes take is not known")
+
+    def test_the_last_of_contradicting_options_holds(self):
+        plain = self.run_sim(*self.SMALL).stdout
+        for before in ("single", "memory", "fixed:75", "published:4"):
+            self.assertEqual(self.run_sim(*self.SMALL, "--policy", before, "--policy",
+                                          "completion").stdout, plain)
+
+    def test_what_means_nothing_is_refused_by_name(self):
+        for options, name in ((["--policy", "fixed:100"], "--policy"),
+                              (["--policy", "best"], "--policy"),
+                              (["--copies", "fraction:2"], "--copies"),
+                              (["--running-max", "0"], "--running-max"),
+                              (["--pfs-latency-p99-ms", "1"], "99th percentile"),
+                              (["--rate", "fast"], "--rate"), (["--model", "9b"], "model"),
+                              (["--workload", "trace"], "trace.path"), (["extra"], "extra")):
+            done = self.run_sim(*options)
+            self.assertEqual(done.returncode, 2, options)
+            self.assertIn(name, done.stderr)
 
 
 class HelpTest(unittest.TestCase):
