@@ -153,8 +153,9 @@ bool Router::MaybeFinish(Batch* batch, uint32_t r) {
   RequestState& request = batch->requests[r];
   if (request.done || request.open_items > 0 || request.copies > 0) return false;
   request.done = true;
-  // A request at a time: the next one may begin.
-  for (Step::Cursor& cursor : batch->step->cursors) cursor.found_nothing = false;
+  if (options_.policy.policy == Policy::kRequestAtATime) {  // The next one may begin.
+    for (Step::Cursor& cursor : batch->step->cursors) cursor.found_nothing = false;
+  }
   RequestDone done{batch->id, r, {}};
   done.codes.reserve(request.items.size());
   for (const ItemState& item : request.items) done.codes.push_back(item.code);

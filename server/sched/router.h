@@ -158,8 +158,6 @@ class Router {
   bool ClaimNext(TierLane& lane, TimeNs now);
   void NextTurn(TierId tier);
   bool HasRoom(const TierLane& lane, uint64_t bytes) const;
-  // kPublished: whether all that it took has arrived, but for what is late.
-  bool RoundIsOver(const TierLane& lane, TimeNs now) const;
   // From which end a tier takes segments with these holders, meant for these tiers.
   ReadList::End EndOf(const TierLane& lane, TierSet holders, TierSet assigned, TimeNs now) const;
   // Bytes claimed; 0 when the step has nothing for this tier now, or what it has finds no room:
@@ -179,7 +177,8 @@ class Router {
   // waiting in their list and in those before it.
   bool LeaveToOthers(const TierLane& lane, const Step& step, uint64_t queued_up_to, TierSet holders,
                      uint64_t bytes, TimeNs now) const;
-  bool Hedge(TierLane& lane, TimeNs now);
+  // `*no_room`: there is something to read again, and no room for it in the window.
+  bool Hedge(TierLane& lane, bool* no_room, TimeNs now);
   // Whether `lane` has nothing else to read for some request that waits for the segment.
   bool NothingElseFor(const TierLane& lane, const Fetch& fetch, uint32_t segment);
   // The read whose segment `lane` should read again, as an index; kNoRead if there is none.
@@ -190,10 +189,13 @@ class Router {
   void ScheduleHedges(TimeNs now);
   // A read in flight for so long is late: hedge_after, or twice what is queued on its tier.
   TimeNs HedgeAge(const TierLane& lane) const;
+  TimeNs HedgeAge(const TierLane& lane, uint64_t queued_bytes) const;
   // Whether its oldest read is late.
   bool Late(const TierLane& lane, TimeNs now) const;
   // Whether it may hang: late, and nothing has come back for a while.
   bool Silent(const TierLane& lane, TimeNs now) const;
+  // kPublished: whether all that it took has arrived, but for what may never.
+  bool RoundIsOver(const TierLane& lane, TimeNs now) const;
   void StartRead(TierLane& lane, uint32_t fetch, uint32_t segment, const Slot& slot, TimeNs now);
   TierId FastestOf(TierSet tiers) const;
 

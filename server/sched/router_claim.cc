@@ -37,16 +37,15 @@ void Router::Claim(TimeNs now) {
       TierLane& lane = *next;
       if (!lane.usable()) continue;
       // The end of one step goes before the beginning of others, or it might wait for as long as
-      // there are others. The second look is for what the claim has just left to others.
-      claimed |= Hedge(lane, now) || ClaimNext(lane, now) || Hedge(lane, now);
+      // there are others. It keeps its place while it finds no room, since others' smaller segments
+      // would take the room for good. The second look is for what the claim has just left to
+      // others.
+      bool no_room = false;
+      claimed |= Hedge(lane, &no_room, now) ||
+                 (!no_room && (ClaimNext(lane, now) || Hedge(lane, &no_room, now)));
     }
   }
   ScheduleHedges(now);
-}
-
-bool Router::RoundIsOver(const TierLane& lane, TimeNs now) const {
-  const uint32_t newest = lane.reads().newest;
-  return newest == kNoRead || now - reads_[newest].began >= HedgeAge(lane);
 }
 
 bool Router::ClaimNext(TierLane& lane, TimeNs now) {

@@ -16,11 +16,13 @@ constexpr TimeNs kSilence = kSecond;
 
 }  // namespace
 
-TimeNs Router::HedgeAge(const TierLane& lane) const {
+TimeNs Router::HedgeAge(const TierLane& lane) const { return HedgeAge(lane, lane.in_flight()); }
+
+TimeNs Router::HedgeAge(const TierLane& lane, uint64_t queued_bytes) const {
   // A window's worth of queueing is not lateness.
   const double rate = lane.RateSoFar();
   if (rate <= 0) return options_.hedge_after;
-  const double queue_ns = static_cast<double>(lane.in_flight()) / rate * 1e9;
+  const double queue_ns = static_cast<double>(queued_bytes) / rate * 1e9;
   return std::max(options_.hedge_after, static_cast<TimeNs>(2 * queue_ns));
 }
 
@@ -33,6 +35,14 @@ bool Router::Silent(const TierLane& lane, TimeNs now) const {
   if (!Late(lane, now)) return false;
   const TimeNs since = std::max(lane.last_end(), reads_[lane.reads().oldest].began);
   return now - since >= std::max(HedgeAge(lane), kSilence);
+}
+
+bool Router::RoundIsOver(const TierLane& lane, TimeNs now) const {
+  const uint32_t newest = lane.reads().newest;
+  if (newest == kNoRead) return true;
+  // Its age is compared with what stood before it when it began: what is in flight now shrinks.
+  const Read& read = reads_[newest];
+  return now - read.began >= std::max(HedgeAge(lane, read.ahead + read.slot.bytes), kSilence);
 }
 
 bool Router::LeaveToOthers(const TierLane& lane, const Step& step, uint64_t queued_up_to,
@@ -117,7 +127,7 @@ bool Router::LateEverywhere(const SegmentState& segment, TierId except, TimeNs n
   });
 }
 
-bool Router::Hedge(TierLane& lane, TimeNs now) {
+bool Router::Hedge(TierLane& lane, bool* no_room, TimeNs now) {
   // Looking through all reads after each event would cost more than it brings.
   TimeNs& not_before = hedge_not_before_[lane.id().value];
   if (now < not_before) return false;
@@ -127,7 +137,8 @@ bool Router::Hedge(TierLane& lane, TimeNs now) {
     return false;
   }
   const Read& read = reads_[index];
-  if (!lane.HasRoom(read.slot.bytes)) return false;
+  *no_room = !lane.HasRoom(read.slot.bytes);
+  if (*no_room) return false;
   const auto slot = slots_->AllocateRead(read.slot.bytes);
   if (!slot) return false;
   hedges_[lane.id().value] += 1;

@@ -211,5 +211,20 @@ TEST_F(PolicyTest, WhatIsMeantForAHungTierIsReadElsewhereThoughOthersWaitForThat
   }
 }
 
+TEST_F(PolicyTest, PublishedWaitsForWholeRoundsHoweverLongTheyTake) {
+  for (SimTierOptions& tier : options_.tiers) tier.bytes_per_second /= 100;
+  options_.router.hedge_after = 100 * kMillisecond;
+  options_.router.lanes.assign(2, LaneOptions{12 * kMiB, 4 * kMiB});
+  options_.router.policy = {.policy = Policy::kPublished, .chunks_at_a_time = 3};
+  Run(BatchOf(1, Chunks(1, 60)));
+  std::map<TimeNs, uint64_t> rounds;
+  for (const auto& read : world_->reads()) {
+    if (read.command.tier == kSlow) rounds[read.at] += 1;
+  }
+  rounds.erase(std::prev(rounds.end()));  // What is left.
+  EXPECT_GT(rounds.size(), 3u);
+  for (const auto& [at, segments] : rounds) EXPECT_EQ(segments, 3u * kChunk.segments()) << at;
+}
+
 }  // namespace
 }  // namespace kvstream::sched

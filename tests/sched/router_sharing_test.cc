@@ -229,5 +229,25 @@ TEST(RouterSharingTest, StepRunsInAPoolOfOneSegment) {
   SecondsFor(world, 1);
 }
 
+TEST(RouterSharingTest, AHungTiersLargeSegmentsFindRoomBesideOthersSmallOnes) {
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.tiers[1].changes = {{0, 0}};
+  options.router.hedge_after = 50 * kMillisecond;
+  options.deep_checks = false;
+  SimWorld world(options);
+  constexpr ChunkShape kLarge{32 * kMiB, 16 * kMiB};
+  constexpr ChunkShape kSmall{4 * kMiB, 256 * kKiB};
+  BatchSpec large = BatchOf(1, {ItemOn(1, Tiers({0, 1}), kLarge)});
+  large.deadline = 4 * kSecond;
+  world.AdmitAt(0, std::move(large));
+  std::vector<Item> items;  // Seven seconds' work for the fast tier, which nobody else can do.
+  for (uint64_t c = 100; c < 5100; ++c) items.push_back(ItemOn(c, Tiers({0}), kSmall));
+  world.AdmitAt(kMillisecond, BatchOf(2, std::move(items)));
+  world.Run();
+  EXPECT_EQ(world.violation(), "");
+  ExpectAllOk(world, 1);
+  EXPECT_LT(world.batch(OperationId{1}).done_at, kSecond);
+}
+
 }  // namespace
 }  // namespace kvstream::sched
