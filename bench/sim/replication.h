@@ -71,7 +71,7 @@ class Replication {
  private:
   static constexpr double kWindowBytes = 512e9;
   static constexpr double kAtFirst = 16e9;
-  static constexpr double kMargin = 1.2;
+  static constexpr double kMargin = 1.1;
   // Bytes read for each byte stored from which on a second copy is worth its write.
   static constexpr double kWorthwhile = 0.5;
 
