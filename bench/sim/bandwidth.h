@@ -36,7 +36,6 @@ class Bandwidth {
  public:
   explicit Bandwidth(const BandwidthOptions& options);
 
-  double undisturbed() const { return options_.bytes_per_second; }
   // Bytes per second at a time.
   double At(TimeNs at);
   // When `bytes` that begin to flow at `begin`, and have all of it to themselves, have flowed.

@@ -16,7 +16,6 @@ class ChunkCache {
   explicit ChunkCache(uint64_t chunks_max) : chunks_max_(chunks_max) {}
 
   bool Has(uint64_t chunk) const { return places_.contains(chunk); }
-  size_t size() const { return places_.size(); }
 
   // Makes it the most recently used, and room for it if it is new. To keep a prefix's head longer
   // than its tail, use the last chunk first.

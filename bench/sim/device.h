@@ -37,8 +37,6 @@ class Device {
   }
 
   Bandwidth& bandwidth() { return bandwidth_; }
-  // How much of its time is given away beyond `now`.
-  TimeNs Backlog(TimeNs now) const { return busy_until_ > now ? busy_until_ - now : 0; }
 
  private:
   TimeNs Serve(double read_bytes, TimeNs now);

@@ -49,7 +49,6 @@ class GpuModel {
   uint64_t kv_memory_bytes() const;
   // From host memory to all GPUs.
   double link_bytes_per_second() const { return gpu_.link_bytes_per_second * gpus_; }
-  uint32_t gpus() const { return gpus_; }
 
  private:
   const Model model_;

@@ -41,8 +41,6 @@ struct PolicyOptions {
   bool routes_by_completion() const {
     return policy == Policy::kCompletion || policy == Policy::kRequestAtATime;
   }
-  // Whether chunks are meant for certain tiers.
-  bool assigns() const { return policy == Policy::kSingle || policy == Policy::kFixed; }
   bool narrows() const { return narrowing && routes_by_completion(); }
   bool hedges() const { return hedging && routes_by_completion(); }
 };
