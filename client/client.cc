@@ -47,9 +47,10 @@ Client::Client(const ClientOptions& options, std::unique_ptr<HandoffConnection> 
 
 Client::~Client() {
   // A daemon that does not let go is not this client's to wait for any longer.
-  (void)Close();
+  const bool let_go = Close().ok();
   // Stream and connection tell each other of their ends: silence one before either is destroyed.
   handoff_->Stop();
+  if (auto landing = operations_.landing_handler()) landing->Detach(let_go);
 }
 
 absl::Status Client::Open(absl::Time deadline) {
@@ -153,12 +154,54 @@ absl::Status Client::DropHostBuffer(HostBuffer buffer) {
   return handoff_->Call(std::move(request), -1, options_.call_timeout).status();
 }
 
+absl::StatusOr<RegionHandle> Client::RegisterMemory(v1::RegisterMemoryRequest request) {
+  request.set_session_id(session_id());
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.call_timeout));
+  v1::RegisterMemoryReply reply;
+  const grpc::Status result = stub_->RegisterMemory(&context, request, &reply);
+  if (!result.ok()) return FromGrpc(result, "register memory of " + request.gpu_uuid());
+  return RegionHandle{reply.region_id(), reply.way()};
+}
+
+absl::Status Client::UnregisterMemory(uint64_t region_id) {
+  v1::UnregisterMemoryRequest request;
+  request.set_session_id(session_id());
+  request.set_region_id(region_id);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.call_timeout));
+  v1::UnregisterMemoryReply reply;
+  const grpc::Status result = stub_->UnregisterMemory(&context, request, &reply);
+  if (result.ok()) return absl::OkStatus();
+  return FromGrpc(result, "unregister region " + std::to_string(region_id));
+}
+
+absl::StatusOr<uint64_t> Client::AttachDeviceMemory(int fd, const std::string& gpu_uuid,
+                                                    uint64_t allocation_bytes) {
+  v1::HandoffRequest request;
+  request.mutable_attach_device_memory()->set_gpu_uuid(gpu_uuid);
+  request.mutable_attach_device_memory()->set_allocation_bytes(allocation_bytes);
+  const auto answer = handoff_->Call(std::move(request), fd, options_.call_timeout);
+  if (!answer.ok()) return answer.status();
+  return answer->reply.device_memory().handoff_memory_id();
+}
+
+void Client::SetLandingHandler(std::shared_ptr<LandingHandler> handler) {
+  operations_.SetLandingHandler(std::move(handler));
+}
+
 absl::Status Client::Begin(std::shared_ptr<Operation> operation, v1::ClientMessage message) {
   const uint64_t id = operation->id();
-  if (auto s = operations_.Add(std::move(operation)); !s.ok()) return s;
-  absl::Status sent = stream_->Send(std::move(message));
-  // One that ended meanwhile, with its session, has told its callbacks: it has begun.
-  if (sent.ok() || !operations_.Remove(id)) return absl::OkStatus();
+  const auto landing = operations_.landing_handler();
+  if (landing != nullptr && message.has_read_step()) landing->OnRead(message.read_step());
+  if (landing != nullptr && message.has_store()) landing->OnStore(message.store());
+  absl::Status sent = operations_.Add(std::move(operation));
+  if (sent.ok()) {
+    sent = stream_->Send(std::move(message));
+    // One that ended meanwhile, with its session, has told its callbacks: it has begun.
+    if (sent.ok() || !operations_.Remove(id)) return absl::OkStatus();
+  }
+  if (landing != nullptr) landing->AfterCopies(id, true, [] {});
   return sent;
 }
 
@@ -197,6 +240,24 @@ absl::Status Client::ForwardBegan(uint64_t step_id) {
   v1::ClientMessage message;
   message.mutable_forward_began()->set_step_id(step_id);
   return stream_->Send(std::move(message));
+}
+
+absl::Status Client::SendScattered(const v1::Scattered& scattered) {
+  v1::ClientMessage message;
+  *message.mutable_scattered() = scattered;
+  return stream_->Send(std::move(message));
+}
+
+absl::Status Client::SendGathered(const v1::Gathered& gathered) {
+  v1::ClientMessage message;
+  *message.mutable_gathered() = gathered;
+  return stream_->Send(std::move(message));
+}
+
+void Client::Abandon(const absl::Status& cause) {
+  operations_.SetCause(cause);
+  stream_->Cancel();
+  handoff_->HalfClose();
 }
 
 absl::StatusOr<v1::Status> Client::GetStatus() {

@@ -16,7 +16,8 @@
 //
 // Thread rule: any thread. Calls block for at most a timeout of the options; operations run by
 // themselves. No method may be called, and no client destroyed, from an operation's callback,
-// except ReadStep, Store, Cancel, Release and ForwardBegan, which never block.
+// except ReadStep, Store, Cancel, Release, ForwardBegan, SendScattered, SendGathered and Abandon,
+// which never block.
 // Ownership: owns the session. Operations and buffers may outlive it.
 // Errors: the words of kvstream.v1 (types.proto), as absl::Status. UNAVAILABLE and
 // DEADLINE_EXCEEDED also say that the daemon is gone or does not answer.
@@ -35,6 +36,7 @@
 #include "absl/time/time.h"
 #include "client/handoff_connection.h"
 #include "client/host_buffer.h"
+#include "client/landing_handler.h"
 #include "client/operation.h"
 #include "client/operation_table.h"
 #include "client/session_stream.h"
@@ -61,6 +63,14 @@ struct NamespaceHandle {
   std::string id;
   // The segment size in force.
   uint64_t segment_bytes = 0;
+};
+
+// Memory that the daemon has opened.
+struct RegionHandle {
+  // Never 0.
+  uint64_t region_id = 0;
+  // How the daemon fills it and reads it.
+  v1::RegisterMemoryReply::Way way = v1::RegisterMemoryReply::WAY_UNSPECIFIED;
 };
 
 class Client {
@@ -95,6 +105,20 @@ class Client {
   // use it: the daemon keeps it until the session ends then.
   absl::Status DropHostBuffer(HostBuffer buffer);
 
+  // GPU memory, which client/cuda describes; the session's number is filled in. FAILED_PRECONDITION
+  // when the daemon has no GPU, or none of that name. The daemon keeps the memory open until
+  // UnregisterMemory or the session's end: it must not be freed before.
+  absl::StatusOr<RegionHandle> RegisterMemory(v1::RegisterMemoryRequest request);
+  // Returns after the region's last DMA. NOT_FOUND when it is not this session's.
+  absl::Status UnregisterMemory(uint64_t region_id);
+  // Hands over a VMM allocation, exported as a POSIX descriptor; it stays the caller's. Returns the
+  // handoff_memory_id for one RegisterMemory.
+  absl::StatusOr<uint64_t> AttachDeviceMemory(int fd, const std::string& gpu_uuid,
+                                              uint64_t allocation_bytes);
+  // From now on landing events are the handler's. REQUIRES: none was set, and no operation names
+  // a region of WAY_LANDING yet.
+  void SetLandingHandler(std::shared_ptr<LandingHandler> handler);
+
   // Fills in the session's number, which a lease needs.
   absl::StatusOr<v1::LookupReply> Lookup(v1::LookupRequest request);
 
@@ -110,6 +134,12 @@ class Client {
   absl::Status Release(uint64_t lease_id);
   // The forward pass of this step has begun; 0 means none in particular.
   absl::Status ForwardBegan(uint64_t step_id);
+
+  // For the landing handler: what it was asked for is done. Never block.
+  absl::Status SendScattered(const v1::Scattered& scattered);
+  absl::Status SendGathered(const v1::Gathered& gathered);
+  // Begins the session's end without waiting for it, because of `cause`, which is not OK.
+  void Abandon(const absl::Status& cause);
 
   absl::StatusOr<v1::Status> GetStatus();
 

@@ -23,6 +23,12 @@ uint64_t OperationOf(const v1::Event& event) {
   }
 }
 
+void AfterCopies(LandingHandler* landing, uint64_t id, bool ended,
+                 absl::AnyInvocable<void()> then) {
+  if (landing == nullptr) return then();
+  landing->AfterCopies(id, ended, std::move(then));
+}
+
 }  // namespace
 
 absl::Status OperationTable::Add(std::shared_ptr<Operation> operation) {
@@ -38,17 +44,38 @@ bool OperationTable::Remove(uint64_t id) {
   return operations_.erase(id) > 0;
 }
 
+void OperationTable::SetLandingHandler(std::shared_ptr<LandingHandler> handler) {
+  absl::MutexLock lock(&mu_);
+  landing_ = std::move(handler);
+}
+
+std::shared_ptr<LandingHandler> OperationTable::landing_handler() const {
+  absl::MutexLock lock(&mu_);
+  return landing_;
+}
+
 void OperationTable::Dispatch(const v1::Event& event) {
+  std::shared_ptr<LandingHandler> landing;
   std::shared_ptr<Operation> operation;
+  const uint64_t id = OperationOf(event);
   {
     absl::MutexLock lock(&mu_);
-    const auto found = operations_.find(OperationOf(event));
-    if (found == operations_.end()) return;
-    operation = found->second;
-    if (event.has_quiesced()) operations_.erase(found);
+    landing = landing_;
+    const auto found = operations_.find(id);
+    if (found != operations_.end()) {
+      operation = found->second;
+      if (event.has_quiesced()) operations_.erase(found);
+    }
   }
+  if (landing != nullptr && event.has_landed()) return landing->OnLanded(event.landed());
+  if (landing != nullptr && event.has_gather()) return landing->OnGather(event.gather());
+  if (operation == nullptr) return;
   if (event.has_quiesced()) {
-    operation->End(FromCode(event.quiesced().code(), "run operation", event.quiesced().message()));
+    const absl::Status status =
+        FromCode(event.quiesced().code(), "run operation", event.quiesced().message());
+    AfterCopies(landing.get(), id, true, [operation, status] { operation->End(status); });
+  } else if (event.has_request_done() && landing != nullptr) {
+    landing->AfterCopies(id, false, [operation, event] { operation->OnEvent(event); });
   } else {
     operation->OnEvent(event);
   }
@@ -65,6 +92,7 @@ void OperationTable::HandoffEnded() {
 
 void OperationTable::EndHalf(bool OperationTable::*half, const absl::Status& cause) {
   absl::flat_hash_map<uint64_t, std::shared_ptr<Operation>> left;
+  std::shared_ptr<LandingHandler> landing;
   absl::Status status;
   {
     absl::MutexLock lock(&mu_);
@@ -72,9 +100,18 @@ void OperationTable::EndHalf(bool OperationTable::*half, const absl::Status& cau
     if (session_status_.ok()) session_status_ = cause;
     if (!stream_ended_ || !handoff_ended_) return;
     left.swap(operations_);
+    landing = landing_;
     status = absl::UnavailableError(session_status_.message());
   }
-  for (const auto& [id, operation] : left) operation->End(status);
+  for (auto& [id, operation] : left) {
+    AfterCopies(landing.get(), id, true,
+                [operation = std::move(operation), status] { operation->End(status); });
+  }
+}
+
+void OperationTable::SetCause(const absl::Status& cause) {
+  absl::MutexLock lock(&mu_);
+  if (session_status_.ok()) session_status_ = cause;
 }
 
 absl::Status OperationTable::session_status() const {

@@ -3,8 +3,9 @@
 // closed the latter it may still touch the client's memory.
 //
 // Thread rule: any thread; operations are told outside the lock. The stream is read by one thread
-// at a time and tells its end last, so no operation sees an event after its end.
-// Ownership: shares the operations until they end.
+// at a time and tells its end last, so no operation sees an event after its end. Outcomes pass
+// through the landing handler, where there is one: they wait for the copies that came before them.
+// Ownership: shares the operations until they end, and the landing handler.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "client/landing_handler.h"
 #include "client/operation.h"
 #include "kvstream/v1/kvstream.pb.h"
 
@@ -27,13 +29,21 @@ class OperationTable {
   // Forgets an operation that the daemon never heard of. False when it has ended meanwhile.
   bool Remove(uint64_t id) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Tells the operation that the event is about. Events of no known operation mean nothing.
+  // REQUIRES: none was set, and no operation needs it yet.
+  void SetLandingHandler(std::shared_ptr<LandingHandler> handler) ABSL_LOCKS_EXCLUDED(mu_);
+  // Null when none was set.
+  std::shared_ptr<LandingHandler> landing_handler() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Tells the operation that the event is about, or the landing handler. Events of no known
+  // operation, and landing events without a handler, mean nothing.
   void Dispatch(const v1::Event& event) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The two halves of a session's end, each once, in any order. The first one's cause becomes the
   // session's status; the second ends every operation with it.
   void StreamEnded(const absl::Status& cause) ABSL_LOCKS_EXCLUDED(mu_);
   void HandoffEnded() ABSL_LOCKS_EXCLUDED(mu_);
+  // The cause of an end that is about to be made; the first one stands.
+  void SetCause(const absl::Status& cause) ABSL_LOCKS_EXCLUDED(mu_);
 
   // OK while the session lives, then the cause of its end.
   absl::Status session_status() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -46,6 +56,7 @@ class OperationTable {
   bool handoff_ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status session_status_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<Operation>> operations_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<LandingHandler> landing_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace kvstream

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/operation_table.h"
@@ -117,6 +119,82 @@ TEST(OperationTableTest, LostSessionTakesNoOperation) {
   EXPECT_EQ(table.session_status().code(), absl::StatusCode::kInvalidArgument);
   table.HandoffEnded();
   EXPECT_FALSE(read.ended());
+}
+
+// Keeps back what is to run after copies, until it is told.
+class Landing final : public LandingHandler {
+ public:
+  void OnRead(const v1::ReadStep&) override {}
+  void OnStore(const v1::Store&) override {}
+  void OnLanded(const v1::Landed& landed) override { calls.push_back("land " + Id(landed)); }
+  void OnGather(const v1::Gather& gather) override { calls.push_back("gather " + Id(gather)); }
+  void AfterCopies(uint64_t id, bool ended, absl::AnyInvocable<void()> then) override {
+    calls.push_back((ended ? "end " : "outcome ") + std::to_string(id));
+    waiting.push_back(std::move(then));
+  }
+  void Detach(bool) override {}
+
+  void RunNext() {
+    waiting.front()();
+    waiting.pop_front();
+  }
+
+  std::vector<std::string> calls;
+  std::deque<absl::AnyInvocable<void()>> waiting;
+
+ private:
+  template <typename Message>
+  static std::string Id(const Message& message) {
+    return std::to_string(message.operation_id());
+  }
+};
+
+TEST(OperationTableTest, OutcomesWaitForCopies) {
+  OperationTable table;
+  auto landing = std::make_shared<Landing>();
+  table.SetLandingHandler(landing);
+  Recorded read(1, 1);
+  ASSERT_TRUE(table.Add(read.operation).ok());
+  v1::Event landed;
+  landed.mutable_landed()->set_operation_id(1);
+  table.Dispatch(landed);
+  table.Dispatch(RequestDone(1, 10, 5));
+  table.Dispatch(Quiesced(1));
+  EXPECT_THAT(read.calls, ElementsAre());
+  landing->RunNext();
+  EXPECT_THAT(read.calls, ElementsAre("10 OK"));
+  EXPECT_FALSE(read.ended());
+  landing->RunNext();
+  EXPECT_TRUE(read.ended());
+  EXPECT_THAT(landing->calls, ElementsAre("land 1", "outcome 1", "end 1"));
+}
+
+TEST(OperationTableTest, LandingEventsOfEndedOperationsReachTheHandler) {
+  OperationTable table;
+  v1::Event gather;
+  gather.mutable_gather()->set_operation_id(7);
+  // Nobody is there to gather.
+  table.Dispatch(gather);
+  auto landing = std::make_shared<Landing>();
+  table.SetLandingHandler(landing);
+  table.Dispatch(gather);
+  EXPECT_THAT(landing->calls, ElementsAre("gather 7"));
+}
+
+TEST(OperationTableTest, LostSessionWaitsForCopies) {
+  OperationTable table;
+  auto landing = std::make_shared<Landing>();
+  table.SetLandingHandler(landing);
+  Recorded read(1, 1);
+  ASSERT_TRUE(table.Add(read.operation).ok());
+  table.SetCause(absl::InternalError("a scatter failed"));
+  table.StreamEnded(absl::CancelledError("given up"));
+  EXPECT_THAT(landing->calls, ElementsAre());
+  table.HandoffEnded();
+  EXPECT_FALSE(read.ended());
+  landing->RunNext();
+  ASSERT_TRUE(read.ended());
+  EXPECT_EQ(read.operation->status(), absl::UnavailableError("a scatter failed"));
 }
 
 TEST(ReadOperationTest, RequestWithoutAnOutcomeIsNotValidEvenIfTheStepIs) {
