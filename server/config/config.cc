@@ -152,6 +152,27 @@ void ConvertPool(const v1::Pool& in, Problems& problems, Options& out) {
   out.pool_reserved_bytes = out.pool_bytes * percent / 100 / 4096 * 4096;
   out.copy_threads =
       static_cast<uint32_t>(problems.InRange("pool.copy_threads", in.copy_threads(), {1, 64}));
+  out.pin = in.pin() == v1::Pool::EXIT ? PinPolicy::kExit : PinPolicy::kShrink;
+}
+
+GpuMode ModeOf(v1::Gpu::Mode mode) {
+  switch (mode) {
+    case v1::Gpu::OFF:
+      return GpuMode::kOff;
+    case v1::Gpu::REQUIRED:
+      return GpuMode::kRequired;
+    case v1::Gpu::AUTO:
+      break;
+  }
+  return GpuMode::kAuto;
+}
+
+void ConvertGpu(const v1::Gpu& in, Problems& problems, Options& out) {
+  out.gpu.mode = ModeOf(in.mode());
+  out.gpu.direct_bytes_min =
+      problems.InRange("gpu.direct_kib_min", in.direct_kib_min(), {1, 2048}) * kKiB;
+  out.gpu.landing_ack =
+      Milliseconds(problems.InRange("gpu.landing_ack_ms", in.landing_ack_ms(), {10, 600000}));
 }
 
 void ConvertReadsAndWrites(const v1::DaemonConfig& in, Problems& problems, Options& out) {
@@ -300,6 +321,7 @@ absl::StatusOr<Options> ParseConfig(std::string_view text, std::string_view sour
   ConvertSockets(in.sockets(), problems, out);
   ConvertTiers(in, problems, out);
   ConvertPool(in.pool(), problems, out);
+  ConvertGpu(in.gpu(), problems, out);
   ConvertReadsAndWrites(in, problems, out);
   ConvertRouting(in.routing(), problems, out);
   ConvertSegments(in.limits(), problems, out);

@@ -41,6 +41,18 @@ struct RoutingOptions {
   TimeNs ahead = 0;
 };
 
+enum class GpuMode : uint8_t { kAuto, kOff, kRequired };
+
+struct GpuOptions {
+  GpuMode mode = GpuMode::kAuto;
+  // Shortest mean run of a region that is copied straight; others land.
+  uint64_t direct_bytes_min = 0;
+  TimeNs landing_ack = 0;
+};
+
+// When a slice of the pool cannot be pinned for the GPUs.
+enum class PinPolicy : uint8_t { kShrink, kExit };
+
 struct Options {
   std::string grpc_socket;
   std::string handoff_socket;
@@ -54,6 +66,9 @@ struct Options {
   uint64_t pool_bytes = 0;
   uint64_t pool_reserved_bytes = 0;
   uint32_t copy_threads = 0;
+  PinPolicy pin = PinPolicy::kShrink;
+
+  GpuOptions gpu;
 
   TimeNs hedge_after = 0;
   RoutingOptions routing;

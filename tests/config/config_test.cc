@@ -48,6 +48,10 @@ TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
   EXPECT_EQ(options->socket_mode, 0660u);
   EXPECT_EQ(options->pool_bytes, 1024 * kMiB);
   EXPECT_EQ(options->pool_reserved_bytes, 512 * kMiB);
+  EXPECT_EQ(options->pin, PinPolicy::kShrink);
+  EXPECT_EQ(options->gpu.mode, GpuMode::kAuto);
+  EXPECT_EQ(options->gpu.direct_bytes_min, 64 * kKiB);
+  EXPECT_EQ(options->gpu.landing_ack, 5 * kSecond);
   EXPECT_EQ(options->hedge_after, 100 * kMillisecond);
   EXPECT_EQ(options->routing.policy, Policy::kCompletion);
   EXPECT_EQ(options->routing.ahead, 100 * kMillisecond);
@@ -93,6 +97,22 @@ TEST(ConfigTest, ReservedShareOfThePoolIsWholePages) {
   EXPECT_EQ(options->pool_reserved_bytes, 101 * kMiB * 33 / 100 / 4096 * 4096);
 }
 
+TEST(ConfigTest, GpuValuesAreResolved) {
+  const auto options =
+      ParseConfig(std::string(kSockets) + kTier +
+                      "pool { pin: EXIT } "
+                      "gpu { mode: REQUIRED direct_kib_min: 8 landing_ack_ms: 20 }",
+                  "test");
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->pin, PinPolicy::kExit);
+  EXPECT_EQ(options->gpu.mode, GpuMode::kRequired);
+  EXPECT_EQ(options->gpu.direct_bytes_min, 8 * kKiB);
+  EXPECT_EQ(options->gpu.landing_ack, 20 * kMillisecond);
+  const auto off = ParseConfig(std::string(kSockets) + kTier + "gpu { mode: OFF }", "test");
+  ASSERT_TRUE(off.ok()) << off.status();
+  EXPECT_EQ(off->gpu.mode, GpuMode::kOff);
+}
+
 TEST(ConfigTest, EmptyConfigNamesWhatIsRequired) {
   EXPECT_THAT(Complaints(""),
               ElementsAre("sockets.grpc: is required", "tiers: there are 0, not 1 .. 8"));
@@ -103,6 +123,7 @@ TEST(ConfigTest, EveryErrorIsReportedAtOnce) {
                          "tiers { name: 'nvme' root: '/a' }"
                          "tiers { name: 'nvme' root: '/a' io_kib: 3 }"
                          "pool { copy_threads: 0 }"
+                         "gpu { direct_kib_min: 0 landing_ack_ms: 9 }"
                          "drain_ms: 99"),
               ElementsAre("sockets.grpc: 'k.sock' is not an absolute path",
                           "sockets.handoff: 'k.sock.handoff' is not an absolute path",
@@ -111,6 +132,8 @@ TEST(ConfigTest, EveryErrorIsReportedAtOnce) {
                           "tiers[1].name: 'nvme' is the name of tiers[0] too",
                           "tiers[1].root: '/a' is the root of tiers[0] too",
                           "pool.copy_threads: 0 is not in 1 .. 64",
+                          "gpu.direct_kib_min: 0 is not in 1 .. 2048",
+                          "gpu.landing_ack_ms: 9 is not in 10 .. 600000",
                           "drain_ms: 99 is not in 100 .. 600000"));
 }
 
@@ -143,6 +166,8 @@ const RangeCase kRanges[] = {
     {"pool { mib", "pool.mib", 16, 1048576},
     {"pool { reads_percent", "pool.reads_percent", 10, 90},
     {"pool { copy_threads", "pool.copy_threads", 1, 64},
+    {"gpu { direct_kib_min", "gpu.direct_kib_min", 1, 2048},
+    {"gpu { landing_ack_ms", "gpu.landing_ack_ms", 10, 600000},
     {"reads { hedge_after_ms", "reads.hedge_after_ms", 1, 60000},
     {"routing { fixed_percent", "routing.fixed_percent", 0, 100},
     {"routing { published_chunks", "routing.published_chunks", 1, 4096},
@@ -214,7 +239,8 @@ TEST(ConfigTest, EveryRangeOfATierAcceptsItsEndsAndRefusesTheNext) {
 TEST(ConfigTest, LargestNumbersAreRefusedAndNeverOverflow) {
   for (const RangeCase& c : kRanges) {
     if (c.path.ends_with("percent") || c.path.ends_with("threads")) continue;
-    const uint64_t largest = c.path == "reads.hedge_after_ms" || c.path.starts_with("routing")
+    const uint64_t largest = c.path == "reads.hedge_after_ms" || c.path.starts_with("routing") ||
+                                     c.path.starts_with("gpu")
                                  ? uint64_t{std::numeric_limits<uint32_t>::max()}
                                  : std::numeric_limits<uint64_t>::max();
     EXPECT_THAT(ComplaintsWith(Set(c.field, largest)), testing::Not(IsEmpty())) << c.path;
