@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <string_view>
@@ -99,6 +100,22 @@ absl::StatusOr<std::unique_ptr<SealedMemory>> SealedMemory::CreateOf(const std::
   if (!data.ok()) return data.status();
   return std::unique_ptr<SealedMemory>(
       new SealedMemory(*std::move(fd), {*data, bytes}, bytes, huge));
+}
+
+absl::Status SealedMemory::Shrink(uint64_t bytes) {
+  KV_CHECK(bytes > 0 && bytes <= size_);
+  const auto page = huge_pages_ ? kHugePageBytes : static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t kept = std::min(RoundUp(bytes, page), size_);
+  const std::span<std::byte> rest = mapping_.subspan(kept);
+  if (rest.empty()) return absl::OkStatus();
+  KV_CHECK(::munmap(rest.data(), rest.size()) == 0);
+  mapping_ = mapping_.first(kept);
+  size_ = kept;
+  if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(kept),
+                  static_cast<off_t>(rest.size())) != 0) {
+    return ErrnoStatus(errno, "shrink memory", std::to_string(kept) + " bytes");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<SealedMemory>> SealedMemory::Attach(UniqueFd fd, uint64_t bytes) {

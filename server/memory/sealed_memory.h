@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/unique_fd.h"
 
@@ -32,6 +33,12 @@ class SealedMemory {
   SealedMemory(const SealedMemory&) = delete;
   SealedMemory& operator=(const SealedMemory&) = delete;
   ~SealedMemory();
+
+  // Keeps the first `bytes`, rounded up to the page size, and gives the rest back to the system: it
+  // is unmapped, and its pages are punched out of the file, whose length the seal keeps as it is.
+  // Errors leave it shrunk, and some of the rest taken. REQUIRES: nobody uses the rest; 0 < bytes
+  // <= size().
+  absl::Status Shrink(uint64_t bytes);
 
   std::span<std::byte> bytes() const { return mapping_.first(size_); }
   uint64_t size() const { return size_; }

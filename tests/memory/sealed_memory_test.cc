@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,6 +58,27 @@ TEST(SealedMemoryTest, KernelRefusesToResizeOrUnsealIt) {
   EXPECT_EQ(errno, EPERM);
   EXPECT_EQ(::fcntl((*memory)->fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1);
   EXPECT_EQ(errno, EPERM);
+}
+
+uint64_t TakenBytes(const SealedMemory& memory) {
+  struct stat file {};
+  EXPECT_EQ(::fstat(memory.fd(), &file), 0);
+  return static_cast<uint64_t>(file.st_blocks) * 512;
+}
+
+TEST(SealedMemoryTest, ShrunkMemoryKeepsItsStartAndGivesTheRestBack) {
+  const auto memory = SealedMemory::Create("test", 64 * kKiB, false);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  std::ranges::fill((*memory)->bytes(), std::byte{9});
+  const std::byte* const start = (*memory)->bytes().data();
+  EXPECT_GE(TakenBytes(**memory), 64 * kKiB);
+  ASSERT_TRUE((*memory)->Shrink(16 * kKiB - 1).ok());
+  EXPECT_EQ((*memory)->size(), 16 * kKiB);
+  EXPECT_EQ((*memory)->bytes().data(), start);
+  EXPECT_EQ(std::ranges::count((*memory)->bytes(), std::byte{9}), 16 * kKiB);
+  EXPECT_LE(TakenBytes(**memory), 32 * kKiB);
+  ASSERT_TRUE((*memory)->Shrink(16 * kKiB).ok());
+  EXPECT_EQ((*memory)->size(), 16 * kKiB);
 }
 
 TEST(SealedMemoryTest, TwoMappingsShareBytes) {
