@@ -14,6 +14,7 @@
 #include "server/base/random.h"
 #include "server/base/run_within.h"
 #include "server/daemon_options.h"
+#include "server/gpu_mode.h"
 #include "server/limits.h"
 
 namespace kvstream {
@@ -137,20 +138,24 @@ std::vector<std::string> StandingConditions(const config::Options& options, cons
 const char kVersion[] = KVSTREAM_VERSION;
 
 Daemon::Daemon(const config::Options& options)
-    : files_(OpenFiles(options)), options_(WithinLimits(options, files_)), started_(Now()) {
+    : files_(OpenFiles(options)),
+      options_(WithinLimits(options, files_)),
+      configured_pool_bytes_(options.pool_bytes),
+      started_(Now()) {
   boot_id_.bytes = RandomBytes16();
   facts_.version = kVersion;
   facts_.boot = boot_id_;
 }
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const config::Options& options) {
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const config::Options& options,
+                                                      OpenGpus open_gpus) {
   RaiseOpenFiles();
   std::unique_ptr<Daemon> daemon(new Daemon(options));
-  if (auto status = daemon->StartParts(); !status.ok()) return status;
+  if (auto status = daemon->StartParts(open_gpus); !status.ok()) return status;
   return daemon;
 }
 
-absl::Status Daemon::StartParts() {
+absl::Status Daemon::StartParts(OpenGpus open_gpus) {
   const auto roots = CheckRoots(options_.tiers);
   if (!roots.ok()) return roots.status();
   if (auto status = CheckMemory(options_); !status.ok()) return status;
@@ -160,11 +165,27 @@ absl::Status Daemon::StartParts() {
                         "staging pool: " + std::string(pool.status().message()));
   }
   pool_ = std::move(*pool);
-  gpu_ = gpu::OpenGpu();
+  auto driver = OpenDriver(options_.gpu.mode, open_gpus);
+  if (!driver.ok()) return driver.status();
+  driver_ = *std::move(driver);
+  if (auto status = PinPool(); !status.ok()) return status;
+  gpus_ = std::make_unique<gpu::Gpus>(driver_.get());
   namespaces_ = std::make_unique<store::NamespaceRegistry>(NamespaceLimitsOf(options_));
-  engine_ = std::make_unique<engine::Engine>(pool_.get(), gpu_.get());
+  engine_ = std::make_unique<engine::Engine>(pool_.get(), gpus_.get());
   if (auto status = OpenTiers(*roots); !status.ok()) return status;
   return StartServers();
+}
+
+absl::Status Daemon::PinPool() {
+  pinning_ = std::make_unique<Pinning>(driver_.get());
+  const absl::Status pinned = pinning_->Pin(pool_->bytes());
+  if (pinned.ok()) return absl::OkStatus();
+  auto smaller = WithPoolPinned(options_, pinning_->bytes(), pinned);
+  if (!smaller.ok()) return smaller.status();
+  options_ = *std::move(smaller);
+  pool_is_smaller_ = PoolIsSmaller(configured_pool_bytes_, options_.pool_bytes, pinned);
+  spdlog::warn("{}", pool_is_smaller_);
+  return pool_->Shrink(options_.pool_bytes);
 }
 
 absl::Status Daemon::OpenTiers(const std::vector<absl::Status>& roots) {
@@ -233,8 +254,16 @@ absl::Status Daemon::StartServers() {
   rpc::RpcOptions rpc{{options_.grpc_socket, options_.socket_mode, options_.socket_group},
                       options_.reflection,
                       {boot_id_, kVersion, LimitsOf(options_), {}},
-                      {&engine_->stats(), {}, gpu_->DeviceNames(), "", started_}};
-  metrics::MetricsSource source{&facts_, &engine_->stats(), &rpc_stats_, {}};
+                      {&engine_->stats(),
+                       {},
+                       gpus_.get(),
+                       configured_pool_bytes_,
+                       pinning_->bytes(),
+                       "",
+                       started_}};
+  facts_.pool_configured_bytes = configured_pool_bytes_;
+  facts_.pool_pinned_bytes = pinning_->bytes();
+  metrics::MetricsSource source{&facts_, &engine_->stats(), &rpc_stats_, {}, gpus_.get()};
   for (uint32_t i = 0; i < tiers_.size(); ++i) {
     const tier::Tier* tier = tiers_[i].tier.get();
     const std::string& name = tiers_[i].options.name;
@@ -254,7 +283,9 @@ absl::Status Daemon::StartServers() {
   if (!server.ok()) return server.status();
   rpc_ = std::move(*server);
   facts_.ready.Set(1);
-  rpc_->SetReady(true, StandingConditions(options_, files_, pool_->huge_pages()));
+  std::vector<std::string> conditions = StandingConditions(options_, files_, pool_->huge_pages());
+  if (!pool_is_smaller_.empty()) conditions.push_back(pool_is_smaller_);
+  rpc_->SetReady(true, std::move(conditions));
   spdlog::info("serving: version={} boot={} socket={} metrics={}", kVersion, ToHex(boot_id_),
                options_.grpc_socket, metrics_address());
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/unique_fd.h"
@@ -14,6 +15,7 @@
 #include "server/limits.h"
 #include "server/memory/sealed_memory.h"
 #include "server/metrics/metrics.h"
+#include "server/pinning.h"
 #include "server/rpc/handoff_server.h"
 #include "server/rpc/rpc_server.h"
 #include "server/store/namespace.h"
@@ -25,9 +27,13 @@ extern const char kVersion[];
 
 class Daemon {
  public:
+  // Opens the GPUs' driver; gpu::OpenDriver, but for tests.
+  using OpenGpus = absl::FunctionRef<std::unique_ptr<gpu::Driver>()>;
+
   // Starts everything; when it returns, the daemon is ready and serves. Errors name the path or the
   // setting; nothing is left behind then.
-  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const config::Options& options);
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const config::Options& options,
+                                                       OpenGpus open_gpus);
 
   // Stops without draining if Stop was not called.
   ~Daemon();
@@ -44,6 +50,7 @@ class Daemon {
   std::string metrics_address() const;
   const engine::EngineStats& stats() const { return engine_->stats(); }
   const rpc::RpcStats& rpc_stats() const { return rpc_stats_; }
+  const gpu::Gpus& gpus() const { return *gpus_; }
 
  private:
   struct OpenTier {
@@ -53,7 +60,9 @@ class Daemon {
   };
 
   explicit Daemon(const config::Options& options);
-  absl::Status StartParts();
+  absl::Status StartParts(OpenGpus open_gpus);
+  // Pins the pool for the GPUs, and lives with what is pinned, or not, by pool.pin.
+  absl::Status PinPool();
   // `roots`: what is known of each tier's directory.
   absl::Status OpenTiers(const std::vector<absl::Status>& roots);
   absl::Status StartServers();
@@ -61,12 +70,17 @@ class Daemon {
 
   // As it was when the daemon started.
   const Limit files_;
-  const config::Options options_;
+  // The pool is as large as could be pinned.
+  config::Options options_;
+  const uint64_t configured_pool_bytes_;
   BootId boot_id_;
   TimeNs started_;
   std::vector<UniqueFd> root_locks_;
   std::unique_ptr<memory::SealedMemory> pool_;
-  std::unique_ptr<gpu::Gpu> gpu_;
+  std::unique_ptr<gpu::Driver> driver_;
+  std::unique_ptr<Pinning> pinning_;
+  std::string pool_is_smaller_;  // Why, if it is.
+  std::unique_ptr<gpu::Gpus> gpus_;
   std::unique_ptr<store::NamespaceRegistry> namespaces_;
   std::unique_ptr<engine::Engine> engine_;
   std::vector<OpenTier> tiers_;  // Those that opened first: their index is their TierId.

@@ -124,7 +124,7 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  auto daemon = Daemon::Start(*options);
+  auto daemon = Daemon::Start(*options, gpu::OpenDriver);
   if (!daemon.ok()) {
     spdlog::error("cannot start: {}", std::string(daemon.status().message()));
     return 1;

@@ -10,7 +10,6 @@ namespace kvstream {
 namespace {
 
 constexpr TimeNs kBetweenLines = 5 * kSecond;
-constexpr uint64_t kPageBytes = 4096;
 
 void LogProgress(const char* what, uint64_t pinned, uint64_t of, TimeNs took) {
   spdlog::info("{}: pinned_bytes={} of={} seconds={:.1f}", what, pinned, of,
@@ -19,9 +18,8 @@ void LogProgress(const char* what, uint64_t pinned, uint64_t of, TimeNs took) {
 
 // The same share for reads alone of a pool of `bytes`.
 uint64_t ReservedOf(const config::Options& options, uint64_t bytes) {
-  const uint64_t percent =
-      (options.pool_reserved_bytes * 100 + options.pool_bytes / 2) / options.pool_bytes;
-  return bytes * percent / 100 / kPageBytes * kPageBytes;
+  return config::ReservedBytes(
+      bytes, (options.pool_reserved_bytes * 100 + options.pool_bytes / 2) / options.pool_bytes);
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 // shows how far it is, and that what the system refuses leaves a smaller pool.
 //
 // CUDA refuses a copy that reaches from one slice into the next (error 1, invalid value, seen on an
-// H200 with driver 580): copies are cut at multiples of kPinSliceBytes from the pool's start.
+// H200 with driver 580). Slots do not reach across, since slices are multiples of the largest slot
+// and so are the parts of a pool with several slices (config::ReservedBytes).
 //
 // Thread rule: one thread at a time. Ownership: owns nothing it is given; driver and memory outlive
 // it.

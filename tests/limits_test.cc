@@ -14,6 +14,7 @@
 
 #include "server/daemon.h"
 #include "server/preflight.h"
+#include "tests/support/test_daemon.h"
 
 namespace kvstream {
 namespace {
@@ -75,7 +76,7 @@ TEST(LimitsTest, APoolThatTheMachineCannotHoldIsRefusedBeforeItIsTaken) {
   options.tiers[0].root = "/";  // Only looked at.
   options.tiers[1].root = "/proc";
   EXPECT_FALSE(Memory(options).enough());
-  const auto daemon = Daemon::Start(options);
+  const auto daemon = StartWithoutGpus(options);
   EXPECT_EQ(daemon.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(std::string(daemon.status().message()).find("pool.mib"), std::string::npos);
   const Preflight preflight = CheckPreflight(options);

@@ -133,7 +133,7 @@ TEST(PinPolicyTest, LargestPoolDoesNotOverflow) {
   const auto left =
       WithPoolPinned(PoolOf(1048576, config::PinPolicy::kShrink), 1044480 * kMiB, kCause);
   ASSERT_TRUE(left.ok()) << left.status();
-  EXPECT_EQ(left->pool_reserved_bytes, 1044480 * kMiB * 33 / 100 / 4096 * 4096);
+  EXPECT_EQ(left->pool_reserved_bytes, 1044480 * kMiB * 33 / 100 / (64 * kMiB) * (64 * kMiB));
 }
 
 TEST(PinPolicyTest, LessThanHalfOfThePoolIsTooLittle) {

@@ -112,7 +112,7 @@ OperationId Storage::Read(std::vector<Request> requests, std::function<void()> d
 }
 
 void Storage::Cancel(OperationId batch) {
-  router_.Cancel(batch, events_->now());
+  router_.Fail(batch, absl::StatusCode::kCancelled, events_->now());
   Pump();
 }
 

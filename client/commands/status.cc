@@ -8,6 +8,9 @@
 namespace kvstream::ctl {
 namespace {
 
+// "GPU-" and the first group of digits.
+constexpr size_t kShortUuid = 12;
+
 std::string Rate(uint64_t bytes_per_second) {
   return bytes_per_second == 0 ? "-" : FormatBytes(bytes_per_second) + "/s";
 }
@@ -38,18 +41,39 @@ void PrintTiers(const v1::Status& status) {
   }
 }
 
+void PrintGpus(const v1::Status& status) {
+  if (status.gpus().empty()) return;
+  std::vector<std::vector<std::string>> table = {
+      {"GPU", "STATE", "REGIONS", "MAPPED", "IN", "OUT", "QUEUED", "NAME"}};
+  for (const v1::GpuStatus& gpu : status.gpus()) {
+    table.push_back({gpu.uuid().substr(0, kShortUuid), gpu.usable() ? "ok" : "lost",
+                     FormatCount(gpu.regions()), FormatBytes(gpu.mapped_bytes()),
+                     FormatBytes(gpu.bytes_in()), FormatBytes(gpu.bytes_out()),
+                     FormatBytes(gpu.queued_bytes()), gpu.name()});
+  }
+  std::printf("\n%s", FormatTable(table).c_str());
+}
+
+std::string Gpus(const v1::Status& status) {
+  if (status.gpus().empty()) return status.gpu_reason();
+  const v1::RegionsStatus& regions = status.regions();
+  return FormatCount(status.gpus_size()) + ", " + FormatCount(regions.open()) + " regions, " +
+         FormatCount(regions.landing()) + " landing buffers of them with " +
+         FormatCount(regions.parts_overdue()) + " parts overdue and " +
+         FormatCount(regions.landing_timeouts()) + " timeouts";
+}
+
 void PrintRest(const v1::Status& status) {
   const v1::PoolStatus& pool = status.pool();
   const v1::SessionsStatus& sessions = status.sessions();
   const v1::OperationsStatus& operations = status.operations();
-  std::string gpus;
-  for (const std::string& gpu : status.gpus()) gpus += (gpus.empty() ? "" : ", ") + gpu;
   const std::vector<std::vector<std::string>> rows = {
       {"DAEMON", ""},
       {"pool", FormatBytes(pool.used_bytes()) + " used of " + FormatBytes(pool.bytes()) + ", " +
                    FormatBytes(pool.staged_bytes()) + " to be written, " +
                    FormatBytes(pool.reserved_bytes()) + " for reads alone" +
-                   (pool.huge_pages() ? ", huge pages" : "")},
+                   (pool.huge_pages() ? ", huge pages" : "") +
+                   (pool.pinned_bytes() > 0 ? ", pinned" : "")},
       {"index", FormatCount(status.index().chunks()) + " chunks, " +
                     FormatCount(status.index().namespaces()) + " namespaces"},
       {"sessions", FormatCount(sessions.open()) + " open, " + FormatCount(sessions.host_buffers()) +
@@ -68,7 +92,7 @@ void PrintRest(const v1::Status& status) {
                      FormatBytes(operations.bytes_stored()) + "; " +
                      FormatCount(operations.chunks_existed()) + " existed, " +
                      FormatCount(operations.chunks_dropped()) + " dropped"},
-      {"gpus", gpus},
+      {"gpus", Gpus(status)},
       {"metrics", status.metrics_address().empty() ? "off" : status.metrics_address()},
   };
   std::printf("%s", FormatTable(rows).c_str());
@@ -103,6 +127,7 @@ int RunStatus(const Command& command, Globals globals, const std::vector<std::st
     std::printf("  ! %s\n", condition.c_str());
   }
   PrintTiers(*status);
+  PrintGpus(*status);
   std::printf("\n");
   PrintRest(*status);
   return kDone;

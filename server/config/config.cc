@@ -149,7 +149,7 @@ void ConvertPool(const v1::Pool& in, Problems& problems, Options& out) {
   const uint64_t mib = problems.InRange("pool.mib", in.mib(), {16, 1048576});
   const uint64_t percent = problems.InRange("pool.reads_percent", in.reads_percent(), {10, 90});
   out.pool_bytes = mib * kMiB;
-  out.pool_reserved_bytes = out.pool_bytes * percent / 100 / 4096 * 4096;
+  out.pool_reserved_bytes = ReservedBytes(out.pool_bytes, percent);
   out.copy_threads =
       static_cast<uint32_t>(problems.InRange("pool.copy_threads", in.copy_threads(), {1, 64}));
   out.pin = in.pin() == v1::Pool::EXIT ? PinPolicy::kExit : PinPolicy::kShrink;

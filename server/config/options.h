@@ -53,6 +53,13 @@ struct GpuOptions {
 // When a slice of the pool cannot be pinned for the GPUs.
 enum class PinPolicy : uint8_t { kShrink, kExit };
 
+// The share of a pool that only reads may use. Of a large pool in whole blocks of the slot
+// allocator, so that no slot lies across the border of two pinned slices.
+inline uint64_t ReservedBytes(uint64_t pool_bytes, uint64_t percent) {
+  const uint64_t grain = pool_bytes > 1024 * kMiB ? 64 * kMiB : 4 * kKiB;
+  return pool_bytes * percent / 100 / grain * grain;
+}
+
 struct Options {
   std::string grpc_socket;
   std::string handoff_socket;

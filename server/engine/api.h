@@ -77,8 +77,28 @@ struct HeartbeatReply {
   uint64_t sequence = 0;
 };
 
+// A piece of a chunk in a part of a landing buffer.
+struct Piece {
+  // Index into the step's requests (0 for a Store), and into its chunks.
+  uint32_t request_index = 0;
+  uint32_t chunk_index = 0;
+  uint64_t chunk_offset = 0;
+  uint64_t part_offset = 0;
+  uint64_t bytes = 0;
+};
+
+// Asks the worker to scatter pieces that have landed in a part, or to gather them into it.
+struct PartMoved {
+  bool gather = false;
+  uint64_t client_op = 0;
+  uint64_t region_id = 0;
+  uint32_t part = 0;
+  uint64_t sequence = 0;
+  std::vector<Piece> pieces;
+};
+
 using SessionEvent = std::variant<SessionOpened, HeartbeatReply, ChunkResults, RequestDone,
-                                  StoreReleased, StoreDurable, Quiesced>;
+                                  StoreReleased, StoreDurable, Quiesced, PartMoved>;
 
 // A session's stream, as the engine sees it; the rpc room implements it. Called on the engine loop;
 // nothing blocks. After End, or after the rpc room posted StreamClosed, the engine calls nothing.
@@ -109,10 +129,17 @@ struct HostRange {
   uint64_t offset = 0;
 };
 
+struct DeviceBlocks {
+  uint64_t region_id = 0;
+  std::vector<uint32_t> blocks;
+};
+
+using Placement = std::variant<HostRange, DeviceBlocks>;
+
 struct ReadChunk {
   KeyDigest key;
   uint32_t group = 0;
-  HostRange place;
+  Placement place;
 };
 
 struct ReadRequest {
@@ -137,7 +164,7 @@ struct ReadStep {
 struct StoreChunk {
   store::ChunkKey key;
   KeyDigest digest;
-  HostRange place;
+  Placement place;
 };
 
 struct Store {
@@ -172,9 +199,17 @@ struct Heartbeat {
   uint64_t sequence = 0;
 };
 
+// The worker has scattered what landed in a part, or gathered what was asked for into it.
+struct PartAcknowledged {
+  bool gathered = false;
+  uint64_t region_id = 0;
+  uint32_t part = 0;
+  uint64_t sequence = 0;
+};
+
 // What travels on a session's stream after Hello.
-using SessionMessage =
-    std::variant<ReadStep, Store, Refused, Cancel, ForwardBegan, Release, Heartbeat>;
+using SessionMessage = std::variant<ReadStep, Store, Refused, Cancel, ForwardBegan, Release,
+                                    PartAcknowledged, Heartbeat>;
 
 struct LookupResult {
   uint32_t leading_run = 0;
@@ -272,12 +307,37 @@ struct MessageArrived {
   Credit credit{};
 };
 
-struct RegisterMemory {
+// A VMM allocation came by the handoff socket.
+struct DeviceMemoryAttached {
   SessionId session;
-  gpu::RegionSpec spec;
-  absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> reply;
+  uint64_t handoff_memory_id = 0;
+  std::shared_ptr<const gpu::HandoffMemory> memory;
 };
 
+struct RegisteredRegion {
+  uint64_t region_id = 0;
+  // Through the session's landing buffer, rather than straight into the blocks.
+  bool landing = false;
+};
+
+struct RegisterMemory {
+  SessionId session;
+  // Not in the spec yet: the engine knows the session's. 0: the spec has an IPC handle.
+  uint64_t handoff_memory_id = 0;
+  gpu::RegionSpec spec;
+  absl::AnyInvocable<void(absl::StatusOr<RegisteredRegion>)> reply;
+};
+
+// The answer to a RegisterMemory came from the GPU room.
+struct RegionOpened {
+  SessionId session;
+  uint64_t handoff_memory_id = 0;
+  absl::StatusOr<gpu::RegionRef> region;
+  absl::AnyInvocable<void(absl::StatusOr<RegisteredRegion>)> reply;
+};
+
+// FAILED_PRECONDITION while operations use the region, or regions this landing buffer; NOT_FOUND
+// when unknown. The reply comes once the memory is closed, on the thread that did it.
 struct UnregisterMemory {
   SessionId session;
   uint64_t region_id = 0;

@@ -12,7 +12,7 @@
 
 namespace kvstream::engine {
 
-Engine::Engine(memory::SealedMemory* pool, gpu::Gpu* gpu) : pool_(pool), gpu_(gpu) {}
+Engine::Engine(memory::SealedMemory* pool, gpu::Gpus* gpus) : pool_(pool), gpus_(gpus) {}
 
 Engine::~Engine() { Stop(); }
 
@@ -27,6 +27,7 @@ void Engine::Start(const EngineOptions& options, std::vector<tier::Tier*> tiers,
   stats_.pool_reserved_bytes.Set(state_->slots.reserved_bytes());
   stats_.pool_huge_pages.Set(pool_->huge_pages() ? 1 : 0);
   PublishStats();
+  gpus_->Start([this](std::span<const gpu::CopyDone> copies) { mailbox_.Post(copies); });
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -82,6 +83,7 @@ void Engine::Stop() {
   thread_.join();
   // What is still copied to clients ends here, before their handoff connections can close.
   state_->copies.Stop();
+  gpus_->Stop();
   state_->unmapper.Stop();  // It still answers drops.
 }
 
@@ -95,6 +97,7 @@ void Engine::Run() {
     letters.events.clear();
     letters.completions.clear();
     letters.copies.clear();
+    letters.device_copies.clear();
   }
 }
 
@@ -102,7 +105,8 @@ TimeNs Engine::NextDeadline() const {
   const State& s = *state_;
   if (!s.lookups.empty()) return 0;
   return std::min({s.reads.router().NextDeadline(), s.staging.NextDeadline(),
-                   s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline()});
+                   s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline(),
+                   s.device.NextDeadline()});
 }
 
 void Engine::Turn(Letters* letters, TimeNs now) {
@@ -134,7 +138,23 @@ void Engine::Turn(Letters* letters, TimeNs now) {
         break;
     }
   }
+  for (const gpu::CopyDone& done : letters->device_copies) s.device.OnCopied(done, now);
   FinishTurn(now);
+}
+
+void Engine::DeliverDeviceCopies(TimeNs now) {
+  State& s = *state_;
+  while (true) {
+    s.device.TakeResults(&s.device_results);
+    if (s.device_results.empty()) return;
+    for (const DeviceResult& result : s.device_results) {
+      if (result.kind == CopyKind::kStore) {
+        s.stores.OnDeviceCopied(result, now);
+      } else {
+        s.reads.OnDeviceCopied(result, now);
+      }
+    }
+  }
 }
 
 void Engine::FinishTurn(TimeNs now) {
@@ -147,8 +167,10 @@ void Engine::FinishTurn(TimeNs now) {
     }
   }
   if (draining_) s.staging.OpenGateForGood();
+  s.device.Tick(now);
   s.reads.router().Tick(now);
   s.reads.Pump(now);
+  DeliverDeviceCopies(now);
   TierSet demand;
   for (uint32_t t = 0; t < s.tiers.size(); ++t) {
     if (s.reads.router().HasDemand(TierId{t})) demand.Add(TierId{t});
@@ -163,6 +185,7 @@ void Engine::FinishTurn(TimeNs now) {
     s.stores.Admit(now);
   }
   s.stores.Tick(now);
+  DeliverDeviceCopies(now);                     // Of what the tick has ended.
   if (s.stores.waiting()) s.stores.Admit(now);  // What the tick gave up may have stood in the way.
   s.reads.router().OnSlotsFreed(now);
   s.reads.Pump(now);

@@ -29,6 +29,10 @@ struct EngineOptions {
   uint64_t pool_reserved_bytes = 0;
   uint32_t copy_threads = 2;
   uint64_t operations_per_session_max = 1024;
+  // Regions of GPU memory with runs of at least so many bytes, in the mean, are filled directly.
+  uint64_t direct_bytes_min = 64 * kKiB;
+  // How long a worker may have a part of its landing buffer.
+  TimeNs landing_ack = 5 * kSecond;
   // Of a drain that does not say how long it may take.
   TimeNs drain = 30 * kSecond;
   // Configured tiers that did not open: their numbers, behind those of the others, say so.
@@ -39,8 +43,9 @@ struct EngineOptions {
 
 class Engine final : public EventPoster, public tier::CompletionSink {
  public:
-  // `pool` is the staging pool. The tiers are opened later with this engine as their sink.
-  Engine(memory::SealedMemory* pool, gpu::Gpu* gpu);
+  // `pool` is the staging pool, pinned for the GPUs. The tiers are opened later with this engine as
+  // their sink, and the GPUs are started by it. All outlive it.
+  Engine(memory::SealedMemory* pool, gpu::Gpus* gpus);
   ~Engine() override;
 
   // Starts the loop. `tiers`, by TierId, and `handoff` outlive it; the options have a lane for
@@ -78,7 +83,9 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(MessageArrived& event, TimeNs now);
   void On(Lookup& event, TimeNs now);
   void On(RegisterMemory& event, TimeNs now);
+  void On(RegionOpened& event, TimeNs now);
   void On(UnregisterMemory& event, TimeNs now);
+  void On(DeviceMemoryAttached& event, TimeNs now);
   void On(ListUsage& event, TimeNs now);
   void On(SetTierInService& event, TimeNs now);
   void On(Drain& event, TimeNs now);
@@ -88,6 +95,7 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void OnMessage(struct Session& session, Cancel& cancel, TimeNs now);
   void OnMessage(struct Session& session, ForwardBegan& began, TimeNs now);
   void OnMessage(struct Session& session, Release& release, TimeNs now);
+  void OnMessage(struct Session& session, PartAcknowledged& acknowledged, TimeNs now);
   void OnMessage(struct Session& session, Heartbeat& heartbeat, TimeNs now);
   // OK when the session may begin another operation.
   absl::Status MayBegin(const struct Session& session) const;
@@ -97,6 +105,8 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void Reject(const struct Session& session, uint64_t client_op, const absl::Status& status);
   void EndSession(struct Session& session, const absl::Status& why, TimeNs now);
   void CancelOperation(OperationId id, TimeNs now);
+  // Hands on the results of copies to and from GPU memory, until there are no more.
+  void DeliverDeviceCopies(TimeNs now);
   void FinishTurn(TimeNs now);
   void PumpWrites(TierSet demand, TimeNs now);
   void PublishStats();
@@ -105,7 +115,7 @@ class Engine final : public EventPoster, public tier::CompletionSink {
 
   EngineOptions options_;  // Constant once started.
   memory::SealedMemory* const pool_;
-  gpu::Gpu* const gpu_;
+  gpu::Gpus* const gpus_;
   EngineStats stats_;
   Mailbox mailbox_;
   std::unique_ptr<State> state_;  // The loop's alone.

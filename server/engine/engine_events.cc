@@ -64,11 +64,13 @@ void Engine::On(MessageArrived& event, TimeNs now) {
 
 void Engine::On(Lookup& event, TimeNs now) { state_->lookups.Begin(std::move(event), now); }
 
-void Engine::On(RegisterMemory& event, TimeNs) { event.reply(gpu_->OpenRegion(event.spec)); }
+void Engine::On(RegisterMemory& event, TimeNs) { state_->regions.Register(std::move(event)); }
 
-void Engine::On(UnregisterMemory& event, TimeNs) {
-  event.reply(gpu_->CloseRegion(event.region_id));
-}
+void Engine::On(RegionOpened& event, TimeNs) { state_->regions.OnOpened(std::move(event)); }
+
+void Engine::On(UnregisterMemory& event, TimeNs) { state_->regions.Unregister(std::move(event)); }
+
+void Engine::On(DeviceMemoryAttached& event, TimeNs) { state_->regions.Attach(std::move(event)); }
 
 void Engine::On(ListUsage& event, TimeNs) { event.reply(state_->index.UsageByNamespace()); }
 
@@ -139,6 +141,11 @@ void Engine::OnMessage(Session&, ForwardBegan&, TimeNs) { state_->staging.OpenGa
 
 void Engine::OnMessage(Session& session, Release& release, TimeNs) {
   state_->leases.Release(session.id, release.lease_id);
+}
+
+void Engine::OnMessage(Session& session, PartAcknowledged& acknowledged, TimeNs now) {
+  const absl::Status status = state_->device.OnAcknowledged(session, acknowledged, now);
+  if (!status.ok()) EndSession(session, status, now);
 }
 
 void Engine::OnMessage(Session& session, Heartbeat& heartbeat, TimeNs) {

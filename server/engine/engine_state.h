@@ -8,10 +8,12 @@
 #include "server/engine/asides.h"
 #include "server/engine/controls.h"
 #include "server/engine/copy_pool.h"
+#include "server/engine/device_copies.h"
 #include "server/engine/engine.h"
 #include "server/engine/leases.h"
 #include "server/engine/lookups.h"
 #include "server/engine/read_ops.h"
+#include "server/engine/regions.h"
 #include "server/engine/sessions.h"
 #include "server/engine/staging.h"
 #include "server/engine/store_ops.h"
@@ -28,17 +30,20 @@ struct Engine::State {
         slots(engine->pool_->size(), engine->options_.pool_reserved_bytes),
         unmapper(&engine->stats_.unmapping_bytes),
         sessions(&engine->stats_, handoff, &unmapper),
+        regions(
+            {engine->gpus_, engine, &sessions, &engine->stats_, engine->options_.direct_bytes_min}),
         leases(&index),
         asides(tiers, &engine->stats_),
         staging({tiers, &slots, engine->pool_->bytes().data(), &index, &asides, &engine->stats_},
                 engine->options_.writes),
         copies(engine->options_.copy_threads,
                [engine](const CopyResult& result) { engine->mailbox_.Post(result); }),
+        device({engine->gpus_, &sessions, &engine->stats_, engine->options_.landing_ack}),
         reads({tiers, &slots, engine->pool_->bytes().data(), &index, &staging, &asides, &copies,
-               &sessions, &engine->stats_},
+               &device, &sessions, &engine->stats_},
               engine->options_.router),
         stores({&slots, engine->pool_->bytes().data(), &index, &reads.router(), &staging, &copies,
-                &sessions, &engine->stats_}),
+                &device, &sessions, &engine->stats_}),
         lookups({&index, &leases, &sessions, &engine->stats_, &reads.router(),
                  static_cast<uint32_t>(tiers.size())}),
         controls({tiers, &reads, &engine->stats_}) {}
@@ -48,14 +53,17 @@ struct Engine::State {
   store::ChunkIndex index;
   memory::Unmapper unmapper;
   Sessions sessions;
+  Regions regions;
   Leases leases;
   Asides asides;
   Staging staging;
   CopyPool copies;
+  DeviceCopies device;
   ReadOps reads;
   StoreOps stores;
   Lookups lookups;
   Controls controls;
+  std::vector<DeviceResult> device_results;  // Of DeliverDeviceCopies.
   uint64_t next_operation = 1;
   bool sessions_ended = false;
 };

@@ -7,9 +7,10 @@
 
 namespace kvstream::engine {
 
-using Event = std::variant<SessionConnected, BufferAttached, DropBuffer, HandoffClosed,
-                           StreamOpened, StreamClosed, MessageArrived, Lookup, RegisterMemory,
-                           UnregisterMemory, ListUsage, SetTierInService, Drain>;
+using Event =
+    std::variant<SessionConnected, BufferAttached, DropBuffer, HandoffClosed, StreamOpened,
+                 StreamClosed, MessageArrived, Lookup, RegisterMemory, RegionOpened,
+                 UnregisterMemory, DeviceMemoryAttached, ListUsage, SetTierInService, Drain>;
 
 // Thread-safe. Post never blocks and never calls back into the poster: sinks and replies are called
 // later, on the engine loop. Callers may hold their own locks. Events of one caller keep their

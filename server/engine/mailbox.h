@@ -13,6 +13,7 @@
 #include "server/base/mutex.h"
 #include "server/engine/copy_pool.h"
 #include "server/engine/events.h"
+#include "server/gpu/gpu.h"
 #include "server/tier/tier.h"
 
 namespace kvstream::engine {
@@ -21,6 +22,7 @@ struct Letters {
   std::vector<Event> events;
   std::vector<tier::Completion> completions;
   std::vector<CopyResult> copies;
+  std::vector<gpu::CopyDone> device_copies;
 };
 
 class Mailbox {
@@ -40,6 +42,11 @@ class Mailbox {
     letters_.copies.push_back(result);
     changed_.NotifyOne();
   }
+  void Post(std::span<const gpu::CopyDone> copies) {
+    MutexLock lock(&mu_);
+    letters_.device_copies.insert(letters_.device_copies.end(), copies.begin(), copies.end());
+    changed_.NotifyOne();
+  }
   // Makes Take return.
   void Wake() {
     MutexLock lock(&mu_);
@@ -52,7 +59,8 @@ class Mailbox {
   void Take(TimeNs until, Letters* letters) {
     MutexLock lock(&mu_);
     while (!woken_ && letters_.events.empty() && letters_.completions.empty() &&
-           letters_.copies.empty() && changed_.WaitUntil(&mu_, until)) {
+           letters_.copies.empty() && letters_.device_copies.empty() &&
+           changed_.WaitUntil(&mu_, until)) {
     }
     woken_ = false;
     std::swap(*letters, letters_);

@@ -48,8 +48,8 @@ absl::Status ReadOps::Begin(Session& session, OperationId id, ReadStep step, Tim
   operation.client_op = step.client_op;
   operation.began = now;
   operation.unsent.client_op = step.client_op;
-  if (auto status = PlaceItems(session, step, &operation); !status.ok()) return status;
-  for (const uint64_t buffer : operation.buffers) session.buffers.at(buffer).operations += 1;
+  if (auto status = PlaceItems(session, &step, &operation); !status.ok()) return status;
+  Sessions::Hold(session, &operation.memory);
   sched::BatchSpec batch{.id = id,
                          .joint = step.joint,
                          .step_key = StepKey(step),
@@ -72,29 +72,26 @@ absl::Status ReadOps::Begin(Session& session, OperationId id, ReadStep step, Tim
   return absl::OkStatus();
 }
 
-absl::Status ReadOps::PlaceItems(Session& session, const ReadStep& step, Operation* operation) {
-  for (size_t r = 0; r < step.requests.size(); ++r) {
-    const ReadRequest& request = step.requests[r];
+absl::Status ReadOps::PlaceItems(Session& session, ReadStep* step, Operation* operation) {
+  for (size_t r = 0; r < step->requests.size(); ++r) {
+    ReadRequest& request = step->requests[r];
     Request& placed = operation->requests.emplace_back();
     placed.request_id = request.request_id;
     placed.items.resize(request.chunks.size());
     for (size_t i = 0; i < request.chunks.size(); ++i) {
-      const ReadChunk& chunk = request.chunks[i];
+      ReadChunk& chunk = request.chunks[i];
       const uint64_t bytes = request.name_space->spec.groups[chunk.group].chunk_bytes;
-      const auto memory = Sessions::Locate(session, chunk.place, bytes);
-      if (!memory.ok()) {
-        return absl::Status(memory.status().code(),
-                            "requests[" + std::to_string(r) + "].chunks[" + std::to_string(i) +
-                                "].placement.host: " + std::string(memory.status().message()));
+      Sessions::Note(chunk.place, &operation->memory);
+      auto place = Sessions::Locate(session, std::move(chunk.place), bytes);
+      if (!place.ok()) {
+        return absl::Status(place.status().code(), "requests[" + std::to_string(r) + "].chunks[" +
+                                                       std::to_string(i) + "].placement." +
+                                                       std::string(place.status().message()));
       }
       placed.items[i].key = chunk.key;
-      placed.items[i].destination = *memory;
-      operation->buffers.push_back(chunk.place.buffer_id);
+      placed.items[i].place = *std::move(place);
     }
   }
-  std::sort(operation->buffers.begin(), operation->buffers.end());
-  operation->buffers.erase(std::unique(operation->buffers.begin(), operation->buffers.end()),
-                           operation->buffers.end());
   return absl::OkStatus();
 }
 
@@ -133,67 +130,6 @@ void ReadOps::EndUse(const ContentId& content) {
   if (it->second.uses == 0) plans_.erase(it);
 }
 
-void ReadOps::OnRead(const tier::Completion& completion, TimeNs now) {
-  now_ = now;
-  const auto it = reads_.find(completion.ticket);
-  KV_CHECK(it != reads_.end());
-  // The use that the read had passes to its copy, if the router asks for one: take it again there.
-  const ContentId content = it->second.content;
-  if (completion.code == absl::StatusCode::kOk) {
-    parts_.stats->tiers[completion.tier.value].segments_read.Add();
-  }
-  landed_ = completion.ticket;
-  router_.OnRead(completion.ticket, completion.code, now);
-  Pump(now);
-  if (landed_ == completion.ticket)
-    reads_.erase(completion.ticket);  // No copy of it was asked for.
-  landed_ = Ticket{};
-  EndUse(content);
-}
-
-void ReadOps::OnSegmentCopied(const CopyResult& result, TimeNs now) {
-  now_ = now;
-  const Ticket ticket{result.id};
-  const ReadInFlight read = reads_.at(ticket);
-  const ContentPlan& plan = plans_.at(read.content);
-  const bool verified = result.checksum == plan.checksums[read.segment];
-  if (verified) {
-    parts_.stats->tiers[read.tier.value].bytes_delivered.Add(read.delivers);
-  } else {
-    spdlog::warn("a segment failed verification: tier={} file={} segment={}",
-                 parts_.tiers[read.tier.value]->options().name, plan.path, read.segment);
-    parts_.stats->tiers[read.tier.value].corrupt_reads.Add();
-  }
-  landed_ = ticket;
-  router_.OnCopy(ticket, verified ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss, now);
-  Pump(now);
-  if (landed_ == ticket) reads_.erase(ticket);
-  landed_ = Ticket{};
-  EndUse(read.content);
-}
-
-void ReadOps::OnStagedCopied(const CopyResult& result, TimeNs now) {
-  now_ = now;
-  const auto it = staged_copies_.find(result.id);
-  KV_CHECK(it != staged_copies_.end());
-  StagedCopy& copy = it->second;
-  const StagedChunk& chunk = parts_.staging->Get(copy.chunk);
-  copy.ok = copy.ok && result.checksum == chunk.checksums[result.part];
-  copy.left -= 1;
-  if (copy.left > 0) return;
-  const StagedCopy ended = copy;
-  staged_copies_.erase(it);
-  if (ended.ok) {
-    parts_.stats->bytes_from_pool.Add(chunk.shape.payload_bytes);
-  } else {
-    spdlog::error("a staged chunk failed verification in memory: file={}", chunk.path);
-  }
-  parts_.staging->Unpin(ended.chunk);
-  router_.OnStagedCopy(ended.item, ended.ok ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss,
-                       now);
-  Pump(now);
-}
-
 void ReadOps::SetTierInService(TierId tier, bool in_service, TimeNs now) {
   router_.SetTierInService(tier, in_service, now);
   parts_.staging->SetTierInService(tier, router_.lane(tier).usable());
@@ -227,54 +163,14 @@ void ReadOps::SubmitReads() {
 void ReadOps::Execute(const sched::ReadSegment& command) {
   const ContentPlan& plan = plans_.at(command.content);
   Use(command.content);
-  reads_[command.ticket] =
-      ReadInFlight{command.content, command.segment, command.tier, command.slot, 0};
+  ReadInFlight& read = reads_[command.ticket];
+  read.content = command.content;
+  read.segment = command.segment;
+  read.tier = command.tier;
+  read.slot = command.slot;
   to_submit_[command.tier.value].push_back(tier::ReadRequest{
       command.ticket, &plan.path, plan.shape.FileOffsetOf(command.segment),
       plan.shape.PaddedBytesOf(command.segment), parts_.pool + command.slot.offset});
-}
-
-void ReadOps::Execute(const sched::CopySegment& command) {
-  const ContentPlan& plan = plans_.at(command.content);
-  Use(command.content);
-  if (landed_ == command.ticket) landed_ = Ticket{};  // Its entry lives on until the copy ended.
-  ReadInFlight& read = reads_.at(command.ticket);
-  const uint64_t bytes = plan.shape.BytesOf(command.segment);
-  read.delivers = bytes * command.items.size();
-  CopyJob job{.kind = CopyKind::kSegment,
-              .id = command.ticket.value,
-              .part = 0,
-              .key = plan.key,
-              .segment = command.segment,
-              .source = {parts_.pool + command.slot.offset, bytes},
-              .destinations = {},
-              .pad_bytes = 0};
-  for (const sched::ItemRef& ref : command.items) {
-    const ItemPlace& place = operations_.at(ref.batch).requests[ref.request].items[ref.item];
-    job.destinations.push_back(place.destination + command.segment * plan.shape.segment_bytes);
-  }
-  parts_.copies->Submit(std::move(job));
-}
-
-void ReadOps::Execute(const sched::CopyStaged& command) {
-  const sched::ItemRef& ref = command.item;
-  const ItemPlace& place = operations_.at(ref.batch).requests[ref.request].items[ref.item];
-  const StagedChunk& chunk = parts_.staging->Get(place.staged);
-  parts_.staging->Pin(place.staged);
-  const uint64_t id = next_staged_copy_++;
-  const uint32_t segments = chunk.shape.segments();
-  staged_copies_[id] = StagedCopy{ref, place.staged, segments, true};
-  for (uint32_t s = 0; s < segments; ++s) {
-    parts_.copies->Submit(
-        CopyJob{.kind = CopyKind::kStaged,
-                .id = id,
-                .part = s,
-                .key = chunk.key,
-                .segment = s,
-                .source = {parts_.pool + chunk.slots[s].offset, chunk.shape.BytesOf(s)},
-                .destinations = {place.destination + s * chunk.shape.segment_bytes},
-                .pad_bytes = 0});
-  }
 }
 
 void ReadOps::Execute(const sched::ReplicaFailed& command) {
@@ -308,6 +204,11 @@ void ReadOps::Execute(const sched::ItemDone& command) {
   for (const ContentId& content : place.contents) EndUse(content);
   place.contents.clear();
   if (place.staged.value != 0) parts_.staging->Unpin(place.staged);
+  if (!operation.ended_early && (command.code == absl::StatusCode::kCancelled ||
+                                 command.code == absl::StatusCode::kDeadlineExceeded)) {
+    operation.ended_early = true;
+    parts_.device->EndOperation(operation.session, ref.batch, command.code, now_);
+  }
   if (operation.unsent.results.empty()) with_unsent_.push_back(ref.batch);
   operation.unsent.results.push_back({ref.request, ref.item, command.code});
 }
@@ -355,7 +256,7 @@ void ReadOps::Execute(const sched::BatchDone& command) {
   }
   Session* session = parts_.sessions->Find(operation.session);
   KV_CHECK(session != nullptr);
-  for (const uint64_t buffer : operation.buffers) session->buffers.at(buffer).operations -= 1;
+  Sessions::LetGo(*session, operation.memory);
   session->operations.erase(operation.client_op);
   parts_.sessions->Send(
       operation.session,

@@ -17,6 +17,7 @@
 #include "server/engine/api.h"
 #include "server/engine/asides.h"
 #include "server/engine/copy_pool.h"
+#include "server/engine/device_copies.h"
 #include "server/engine/sessions.h"
 #include "server/engine/staging.h"
 #include "server/engine/stats.h"
@@ -36,6 +37,7 @@ class ReadOps {
     Staging* staging = nullptr;
     Asides* asides = nullptr;
     CopyPool* copies = nullptr;
+    DeviceCopies* device = nullptr;
     Sessions* sessions = nullptr;
     EngineStats* stats = nullptr;
   };
@@ -45,11 +47,12 @@ class ReadOps {
   // nothing behind.
   absl::Status Begin(Session& session, OperationId id, ReadStep step, TimeNs now);
   // No-op for an id that is not a running ReadStep.
-  void Cancel(OperationId id, TimeNs now) { router_.Cancel(id, now); }
+  void Cancel(OperationId id, TimeNs now) { router_.Fail(id, absl::StatusCode::kCancelled, now); }
 
   void OnRead(const tier::Completion& completion, TimeNs now);
   void OnSegmentCopied(const CopyResult& result, TimeNs now);
   void OnStagedCopied(const CopyResult& result, TimeNs now);
+  void OnDeviceCopied(const DeviceResult& result, TimeNs now);
 
   // Takes a tier out of service or brings it back, for reads and writes.
   void SetTierInService(TierId tier, bool in_service, TimeNs now);
@@ -74,7 +77,7 @@ class ReadOps {
     uint32_t uses = 0;  // Items, reads and copies that need it.
   };
   struct ItemPlace {
-    std::byte* destination = nullptr;
+    Place place;
     KeyDigest key;
     absl::InlinedVector<ContentId, 1> contents;
     StagedId staged;  // Pinned until the item is done; 0: none.
@@ -88,7 +91,8 @@ class ReadOps {
     uint64_t client_op = 0;
     TimeNs began = 0;
     std::vector<Request> requests;
-    std::vector<uint64_t> buffers;  // In use, once for each.
+    MemoryInUse memory;
+    bool ended_early = false;  // What is not delivered yet will not be.
     ChunkResults unsent;
     absl::StatusCode first_failure = absl::StatusCode::kOk;
     uint32_t first_failed_request = UINT32_MAX;
@@ -99,6 +103,8 @@ class ReadOps {
     TierId tier;
     sched::Slot slot;
     uint64_t delivers = 0;  // Payload bytes that its copy delivers, over all items.
+    absl::InlinedVector<sched::ItemRef, 2> device_items;  // To be copied once it has verified.
+    uint32_t device_copies = 0;                           // That run.
   };
   struct StagedCopy {
     sched::ItemRef item;
@@ -107,8 +113,13 @@ class ReadOps {
     bool ok = true;
   };
 
-  absl::Status PlaceItems(Session& session, const ReadStep& step, Operation* operation);
+  absl::Status PlaceItems(Session& session, ReadStep* step, Operation* operation);
   sched::Item PlanItem(const ReadRequest& request, const ReadChunk& chunk, ItemPlace* place);
+  // Answers the router: a segment's copies have ended, or a staged chunk's segment.
+  void EndSegmentCopy(Ticket ticket, bool verified, TimeNs now);
+  void EndStagedPart(uint64_t id, bool verified, TimeNs now);
+  void CopyToDevice(CopyKind kind, uint64_t id, uint32_t part, const sched::ItemRef& ref,
+                    uint64_t offset, std::span<std::byte> bytes);
   void Execute(const sched::ReadSegment& command);
   void Execute(const sched::CopySegment& command);
   void Execute(const sched::CopyStaged& command);

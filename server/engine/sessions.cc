@@ -1,5 +1,7 @@
 #include "server/engine/sessions.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "server/base/check.h"
@@ -54,21 +56,78 @@ void Sessions::Drop(DropBuffer drop) {
   session->buffers.erase(it);
 }
 
-absl::StatusOr<std::byte*> Sessions::Locate(Session& session, const HostRange& range,
-                                            uint64_t bytes) {
+absl::StatusOr<Place> Sessions::Locate(Session& session, Placement placement, uint64_t bytes) {
+  if (auto* device = std::get_if<DeviceBlocks>(&placement)) {
+    return LocateDevice(session, std::move(*device), bytes);
+  }
+  const auto host = LocateHost(session, std::get<HostRange>(placement), bytes);
+  if (!host.ok()) return host.status();
+  Place place;
+  place.host = *host;
+  return place;
+}
+
+absl::StatusOr<std::byte*> Sessions::LocateHost(Session& session, const HostRange& range,
+                                                uint64_t bytes) {
   const auto it = session.buffers.find(range.buffer_id);
   if (it == session.buffers.end()) {
-    return absl::NotFoundError("buffer_id " + std::to_string(range.buffer_id) +
+    return absl::NotFoundError("host: buffer_id " + std::to_string(range.buffer_id) +
                                ": the session has no such buffer");
   }
   const auto memory = it->second.memory->bytes();
   if (range.offset > memory.size() || bytes > memory.size() - range.offset) {
-    return absl::InvalidArgumentError("offset " + std::to_string(range.offset) + " + " +
+    return absl::InvalidArgumentError("host: offset " + std::to_string(range.offset) + " + " +
                                       std::to_string(bytes) + " bytes: outside buffer " +
                                       std::to_string(range.buffer_id) + " of " +
                                       std::to_string(memory.size()) + " bytes");
   }
   return memory.data() + range.offset;
+}
+
+absl::StatusOr<Place> Sessions::LocateDevice(Session& session, DeviceBlocks device,
+                                             uint64_t bytes) {
+  const std::string region_id = "device: region_id " + std::to_string(device.region_id);
+  const auto it = session.regions.find(device.region_id);
+  if (it == session.regions.end()) {
+    return absl::NotFoundError(region_id + ": the session has no such region");
+  }
+  const gpu::BlockLayout* layout = it->second.memory->layout();
+  if (layout == nullptr) {
+    return absl::InvalidArgumentError(region_id + ": a landing buffer has no blocks");
+  }
+  if (bytes % layout->block_bytes() != 0 || bytes / layout->block_bytes() != device.blocks.size()) {
+    return absl::InvalidArgumentError("device: " + std::to_string(device.blocks.size()) +
+                                      " blocks of " + std::to_string(layout->block_bytes()) +
+                                      " bytes, and the chunk has " + std::to_string(bytes));
+  }
+  for (const uint32_t block : device.blocks) {
+    if (block < layout->block_count()) continue;
+    return absl::InvalidArgumentError("device: block " + std::to_string(block) +
+                                      ": the region has " + std::to_string(layout->block_count()));
+  }
+  return Place{nullptr, it->second.memory, it->second.landing, std::move(device.blocks)};
+}
+
+void Sessions::Note(const Placement& placement, MemoryInUse* memory) {
+  if (const auto* host = std::get_if<HostRange>(&placement)) {
+    memory->buffers.push_back(host->buffer_id);
+  } else {
+    memory->regions.push_back(std::get<DeviceBlocks>(placement).region_id);
+  }
+}
+
+void Sessions::Hold(Session& session, MemoryInUse* memory) {
+  for (auto* ids : {&memory->buffers, &memory->regions}) {
+    std::sort(ids->begin(), ids->end());
+    ids->erase(std::unique(ids->begin(), ids->end()), ids->end());
+  }
+  for (const uint64_t id : memory->buffers) session.buffers.at(id).operations += 1;
+  for (const uint64_t id : memory->regions) session.regions.at(id).operations += 1;
+}
+
+void Sessions::LetGo(Session& session, const MemoryInUse& memory) {
+  for (const uint64_t id : memory.buffers) session.buffers.at(id).operations -= 1;
+  for (const uint64_t id : memory.regions) session.regions.at(id).operations -= 1;
 }
 
 void Sessions::Send(SessionId id, SessionEvent event) {
@@ -106,9 +165,17 @@ void Sessions::MaybeForget(SessionId id) {
     stats_->host_buffer_bytes.Sub(buffer.memory->size());
     unmapper_->Give(std::move(buffer.memory));
   }
-  sessions_.erase(it);
+  for (const auto& [region_id, region] : it->second->regions) CountRegion(region, false);
+  sessions_.erase(it);  // With its regions: no DMA of them is running.
   stats_->sessions_open.Sub();
   handoff_->Close(id);  // Last: the client may reuse its memory once it sees this.
+}
+
+void Sessions::CountRegion(const WorkerRegion& region, bool more) {
+  for (Gauge* gauge : {&stats_->regions, &stats_->landing_regions}) {
+    if (gauge == &stats_->landing_regions && region.parts == nullptr) continue;
+    more ? gauge->Add() : gauge->Sub();
+  }
 }
 
 std::vector<SessionId> Sessions::Ids() const {

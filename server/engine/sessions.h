@@ -12,11 +12,14 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/types.h"
 #include "server/engine/api.h"
+#include "server/engine/landing.h"
 #include "server/engine/stats.h"
+#include "server/gpu/gpu.h"
 #include "server/memory/unmapper.h"
 
 namespace kvstream::engine {
@@ -24,6 +27,29 @@ namespace kvstream::engine {
 struct Buffer {
   std::unique_ptr<memory::SealedMemory> memory;
   uint32_t operations = 0;  // Running ones that name it.
+};
+
+// GPU memory of the worker's.
+struct WorkerRegion {
+  gpu::RegionRef memory;
+  uint64_t landing = 0;            // The landing buffer that its chunks go through; 0: none.
+  uint64_t handoff_memory_id = 0;  // 0: not memory that was handed over.
+  std::unique_ptr<Landing> parts;  // Of a landing buffer.
+  uint32_t operations = 0;         // Running ones that name it.
+};
+
+// Where the bytes of a chunk are: host memory, or blocks of a region.
+struct Place {
+  std::byte* host = nullptr;
+  gpu::RegionRef region;
+  uint64_t landing = 0;
+  std::vector<uint32_t> blocks;
+};
+
+// What an operation holds in use: each buffer and region once.
+struct MemoryInUse {
+  std::vector<uint64_t> buffers;
+  std::vector<uint64_t> regions;
 };
 
 struct Session {
@@ -35,6 +61,10 @@ struct Session {
   bool ending = false;
   bool unflushed = false;
   absl::flat_hash_map<uint64_t, Buffer> buffers;
+  absl::node_hash_map<uint64_t, WorkerRegion> regions;
+  uint32_t regions_opening = 0;
+  // By the client's number.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<const gpu::HandoffMemory>> handoff_memory;
   // Running operations by the client's id.
   absl::flat_hash_map<uint64_t, OperationId> operations;
 };
@@ -51,9 +81,13 @@ class Sessions {
   void Attach(SessionId id, uint64_t buffer_id, std::unique_ptr<memory::SealedMemory> memory);
   void Drop(DropBuffer drop);
 
-  // The memory of [offset, offset + bytes) of a buffer. NOT_FOUND or INVALID_ARGUMENT names it.
-  static absl::StatusOr<std::byte*> Locate(Session& session, const HostRange& range,
-                                           uint64_t bytes);
+  // Where a chunk of `bytes` is. NOT_FOUND or INVALID_ARGUMENT names the field.
+  static absl::StatusOr<Place> Locate(Session& session, Placement placement, uint64_t bytes);
+  // Notes what the placement names, for Hold.
+  static void Note(const Placement& placement, MemoryInUse* memory);
+  // Keeps what was noted from being dropped, until it is let go.
+  static void Hold(Session& session, MemoryInUse* memory);
+  static void LetGo(Session& session, const MemoryInUse& memory);
 
   // Queues an event on the session's stream; nothing when the stream is over.
   void Send(SessionId id, SessionEvent event);
@@ -65,9 +99,15 @@ class Sessions {
   // Forgets the session if it is ending and no operation of it runs.
   void MaybeForget(SessionId id);
 
+  // In the numbers: one region more, or less.
+  void CountRegion(const WorkerRegion& region, bool more);
+
   std::vector<SessionId> Ids() const;
 
  private:
+  static absl::StatusOr<std::byte*> LocateHost(Session& session, const HostRange& range,
+                                               uint64_t bytes);
+  static absl::StatusOr<Place> LocateDevice(Session& session, DeviceBlocks device, uint64_t bytes);
   // OK when the buffer may go.
   static absl::Status MayDrop(const Session* session, uint64_t buffer_id);
   EngineStats* const stats_;

@@ -55,6 +55,13 @@ struct EngineStats {
   Gauge host_buffer_bytes;
   // Of buffers that are no session's any more and not yet unmapped.
   Gauge unmapping_bytes;
+  Gauge regions;
+  // Landing buffers among them.
+  Gauge landing_regions;
+  // Parts of landing buffers that workers have, of operations that have ended.
+  Gauge landing_parts_overdue;
+  // Times that a worker had a part for too long.
+  Counter landing_timeouts;
   Gauge leases;
   Gauge leased_chunks;
   Counter leases_expired;

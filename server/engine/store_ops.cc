@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
 
 #include "server/base/check.h"
 #include "server/store/chunk_key.h"
@@ -21,23 +24,19 @@ absl::Status StoreOps::Begin(Session& session, OperationId id, Store store, Time
   operation.released.client_op = store.client_op;
   operation.durable.client_op = store.client_op;
   for (size_t i = 0; i < store.chunks.size(); ++i) {
-    const StoreChunk& chunk = store.chunks[i];
+    StoreChunk& chunk = store.chunks[i];
     const uint64_t bytes = store.name_space->spec.groups[chunk.key.group].chunk_bytes;
-    const auto memory = Sessions::Locate(session, chunk.place, bytes);
-    if (!memory.ok()) {
-      return absl::Status(memory.status().code(),
-                          "chunks[" + std::to_string(i) +
-                              "].placement.host: " + std::string(memory.status().message()));
+    Sessions::Note(chunk.place, &operation.memory);
+    auto place = Sessions::Locate(session, std::move(chunk.place), bytes);
+    if (!place.ok()) {
+      return absl::Status(place.status().code(), "chunks[" + std::to_string(i) + "].placement." +
+                                                     std::string(place.status().message()));
     }
-    operation.chunks.push_back(
-        Chunk{store::EncodeKey(chunk.key), chunk.digest, bytes, *memory, store.want_durable});
-    operation.buffers.push_back(chunk.place.buffer_id);
+    operation.chunks.push_back(Chunk{store::EncodeKey(chunk.key), chunk.digest, bytes,
+                                     *std::move(place), store.want_durable});
   }
   if (store.want_durable) operation.durable_open = operation.unreleased;
-  std::sort(operation.buffers.begin(), operation.buffers.end());
-  operation.buffers.erase(std::unique(operation.buffers.begin(), operation.buffers.end()),
-                          operation.buffers.end());
-  for (const uint64_t buffer : operation.buffers) session.buffers.at(buffer).operations += 1;
+  Sessions::Hold(session, &operation.memory);
   session.operations[store.client_op] = id;
   parts_.stats->stores.Add();
   waiting_.push_back(id);
@@ -96,7 +95,7 @@ StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, T
   if (operation.deadline <= now) return Admission::kNoRoom;  // Tick ends it.
   auto slots = TakeSlots(shape);
   if (!slots) return Admission::kNoRoom;
-  Copy(id, operation, std::move(*slots), shape);
+  Copy(id, operation, std::move(*slots), shape, now);
   return Admission::kDone;
 }
 
@@ -120,7 +119,7 @@ std::optional<std::vector<sched::Slot>> StoreOps::TakeSlots(const ChunkShape& sh
 }
 
 void StoreOps::Copy(OperationId id, const Operation& operation, std::vector<sched::Slot> slots,
-                    const ChunkShape& shape) {
+                    const ChunkShape& shape, TimeNs now) {
   const Chunk& chunk = operation.chunks[operation.next];
   const uint64_t arriving_id = next_arriving_++;
   Arriving& arriving = arriving_[arriving_id];
@@ -131,6 +130,7 @@ void StoreOps::Copy(OperationId id, const Operation& operation, std::vector<sche
                             operation.name_space->id, shape,
                             std::move(slots),         std::vector<uint64_t>(shape.segments())};
   arriving_by_key_[chunk.key] = arriving_id;
+  if (chunk.source.host == nullptr) return CopyFromDevice(arriving_id, operation, now);
   for (uint32_t s = 0; s < shape.segments(); ++s) {
     parts_.copies->Submit(
         CopyJob{.kind = CopyKind::kStore,
@@ -138,10 +138,51 @@ void StoreOps::Copy(OperationId id, const Operation& operation, std::vector<sche
                 .part = s,
                 .key = chunk.key,
                 .segment = s,
-                .source = {chunk.source + s * shape.segment_bytes, shape.BytesOf(s)},
+                .source = {chunk.source.host + s * shape.segment_bytes, shape.BytesOf(s)},
                 .destinations = {parts_.pool + arriving.chunk.slots[s].offset},
                 .pad_bytes = shape.PaddedBytesOf(s) - shape.BytesOf(s)});
   }
+}
+
+void StoreOps::CopyFromDevice(uint64_t arriving_id, const Operation& operation, TimeNs now) {
+  const Arriving& arriving = arriving_.at(arriving_id);
+  const ChunkShape& shape = arriving.chunk.shape;
+  for (uint32_t s = 0; s < shape.segments(); ++s) {
+    std::byte* slot = parts_.pool + arriving.chunk.slots[s].offset;
+    std::memset(slot + shape.BytesOf(s), 0, shape.PaddedBytesOf(s) - shape.BytesOf(s));
+    parts_.device->Submit(DeviceJob{.kind = CopyKind::kStore,
+                                    .id = arriving_id,
+                                    .part = s,
+                                    .direction = gpu::Direction::kToHost,
+                                    .session = operation.session,
+                                    .operation = arriving.operation,
+                                    .client_op = operation.client_op,
+                                    .request_index = 0,
+                                    .chunk_index = arriving.chunk_index,
+                                    .place = &operation.chunks[arriving.chunk_index].source,
+                                    .offset = s * shape.segment_bytes,
+                                    .bytes = shape.BytesOf(s),
+                                    .host = slot},
+                          now);
+  }
+}
+
+void StoreOps::OnDeviceCopied(const DeviceResult& result, TimeNs now) {
+  Arriving& arriving = arriving_.at(result.id);
+  if (result.code != absl::StatusCode::kOk && arriving.code == absl::StatusCode::kOk) {
+    arriving.code = result.code;
+  }
+  if (arriving.code != absl::StatusCode::kOk) return EndPart(result.id, now);
+  const ChunkShape& shape = arriving.chunk.shape;
+  parts_.copies->Submit(CopyJob{.kind = CopyKind::kStore,
+                                .id = result.id,
+                                .part = result.part,
+                                .key = arriving.chunk.key,
+                                .segment = result.part,
+                                .source = {parts_.pool + arriving.chunk.slots[result.part].offset,
+                                           shape.BytesOf(result.part)},
+                                .destinations = {},
+                                .pad_bytes = 0});
 }
 
 void StoreOps::Existing(OperationId id, Operation& operation, uint32_t index) {
@@ -165,6 +206,11 @@ void StoreOps::OnCopied(const CopyResult& result, TimeNs now) {
   const auto it = arriving_.find(result.id);
   KV_CHECK(it != arriving_.end());
   it->second.chunk.checksums[result.part] = result.checksum;
+  EndPart(result.id, now);
+}
+
+void StoreOps::EndPart(uint64_t arriving_id, TimeNs now) {
+  const auto it = arriving_.find(arriving_id);
   it->second.parts_left -= 1;
   if (it->second.parts_left > 0) return;
   Arriving arriving = std::move(it->second);
@@ -174,10 +220,9 @@ void StoreOps::OnCopied(const CopyResult& result, TimeNs now) {
   KV_CHECK(op != operations_.end());
   Operation& operation = op->second;
   const DurableWaiter self{arriving.operation, arriving.chunk_index};
-  if (arriving.cancelled) {
+  if (arriving.code != absl::StatusCode::kOk) {
     for (const auto& slot : arriving.chunk.slots) parts_.slots->Free(slot);
-    Release(arriving.operation, operation, arriving.chunk_index, absl::StatusCode::kCancelled,
-            false);
+    Release(arriving.operation, operation, arriving.chunk_index, arriving.code, false);
     for (const DurableWaiter& w : arriving.followers) {
       OnDurable({w, absl::StatusCode::kUnavailable}, now);
     }
@@ -213,8 +258,8 @@ void StoreOps::Release(OperationId id, Operation& operation, uint32_t index, abs
   if (operation.unreleased > 0) return;
   operation.released.all_released = true;
   Session* session = parts_.sessions->Find(operation.session);
-  for (const uint64_t buffer : operation.buffers) session->buffers.at(buffer).operations -= 1;
-  operation.buffers.clear();
+  Sessions::LetGo(*session, operation.memory);
+  operation.memory = {};
 }
 
 void StoreOps::Durable(OperationId id, Operation& operation, uint32_t index,
@@ -255,9 +300,10 @@ void StoreOps::EndEarly(OperationId id, absl::StatusCode code, TimeNs now) {
   if (it == operations_.end()) return;
   Operation& operation = it->second;
   DropUnadmitted(id, operation, code);
+  parts_.device->EndOperation(operation.session, id, code, now);
   if (code == absl::StatusCode::kCancelled) {
     for (auto& [arriving_id, arriving] : arriving_) {
-      if (arriving.operation == id) arriving.cancelled = true;
+      if (arriving.operation == id) arriving.code = code;
     }
   }
   for (uint32_t i = 0; i < operation.chunks.size(); ++i) {

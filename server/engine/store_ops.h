@@ -17,6 +17,7 @@
 #include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/engine/copy_pool.h"
+#include "server/engine/device_copies.h"
 #include "server/engine/sessions.h"
 #include "server/engine/staging.h"
 #include "server/engine/stats.h"
@@ -35,6 +36,7 @@ class StoreOps {
     const sched::Router* router = nullptr;
     Staging* staging = nullptr;
     CopyPool* copies = nullptr;
+    DeviceCopies* device = nullptr;
     Sessions* sessions = nullptr;
     EngineStats* stats = nullptr;
   };
@@ -46,6 +48,8 @@ class StoreOps {
   void Cancel(OperationId id, TimeNs now);
 
   void OnCopied(const CopyResult& result, TimeNs now);
+  // A segment has come out of GPU memory, or never will.
+  void OnDeviceCopied(const DeviceResult& result, TimeNs now);
   void OnDurable(const DurableNotice& notice, TimeNs now);
 
   // Admits what has room now, in the order of arrival.
@@ -65,7 +69,7 @@ class StoreOps {
     std::string encoded_key;
     KeyDigest key;
     uint64_t bytes = 0;
-    const std::byte* source = nullptr;
+    Place source;
     bool durable_open = false;  // Its durable outcome is still awaited.
   };
   struct Operation {
@@ -73,7 +77,7 @@ class StoreOps {
     uint64_t client_op = 0;
     store::NamespaceRef name_space;
     std::vector<Chunk> chunks;
-    std::vector<uint64_t> buffers;  // In use until all is released.
+    MemoryInUse memory;  // Until all is released.
     TimeNs began = 0;
     TimeNs admission_deadline = 0;
     TimeNs deadline = kNever;
@@ -93,7 +97,8 @@ class StoreOps {
     uint32_t chunk_index = 0;
     NewChunk chunk;
     uint32_t parts_left = 0;
-    bool cancelled = false;
+    absl::StatusCode code =
+        absl::StatusCode::kOk;             // Else it is dropped once its copies have ended.
     std::vector<DurableWaiter> followers;  // Stores of the same key that came meanwhile.
   };
   enum class Admission { kDone, kNoRoom };
@@ -102,7 +107,9 @@ class StoreOps {
   std::optional<std::vector<sched::Slot>> TakeSlots(const ChunkShape& shape);
   bool CanEverFit(const ChunkShape& shape) const;
   void Copy(OperationId id, const Operation& operation, std::vector<sched::Slot> slots,
-            const ChunkShape& shape);
+            const ChunkShape& shape, TimeNs now);
+  void CopyFromDevice(uint64_t arriving_id, const Operation& operation, TimeNs now);
+  void EndPart(uint64_t arriving_id, TimeNs now);
   void Existing(OperationId id, Operation& operation, uint32_t chunk_index);
   void Release(OperationId id, Operation& operation, uint32_t chunk_index, absl::StatusCode code,
                bool existed);

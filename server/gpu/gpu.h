@@ -1,63 +1,162 @@
-// The GPU as the engine sees it. One implementation uses the CUDA runtime, and stops it at this
-// room's border; the null implementation stands in where there is no driver, no GPU, or no CUDA in
-// the build: everything else works, and registering memory is FAILED_PRECONDITION.
+// The GPUs as the engine sees them: regions of workers' memory, and copies between them and the
+// staging pool. The parts behind it: layout.h (where bytes are), mapper.h (one mapping for each
+// allocation), copier.h (one thread for each GPU), driver.h (the CUDA runtime's border).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/base/stats.h"
+#include "server/base/unique_fd.h"
+#include "server/gpu/driver.h"
+#include "server/gpu/layout.h"
 
 namespace kvstream::gpu {
 
-// Bytes of a block, relative to its start.
-struct ByteRun {
-  uint64_t offset = 0;
-  uint64_t length = 0;
-};
+// VMM memory that a session handed over. It has one number in the whole daemon.
+struct HandoffMemory {
+  HandoffMemory(uint64_t n, std::string uuid, uint64_t bytes, UniqueFd descriptor)
+      : number(n), gpu_uuid(std::move(uuid)), allocation_bytes(bytes), fd(std::move(descriptor)) {}
 
-// Block b of the tensor starts at offset + b * block_stride of the allocation.
-struct TensorLayout {
-  uint64_t offset = 0;
-  uint64_t block_stride = 0;
-  std::vector<ByteRun> runs;
+  uint64_t number = 0;
+  std::string gpu_uuid;
+  uint64_t allocation_bytes = 0;
+  UniqueFd fd;
 };
 
 // A worker's allocation and the layout of its KV in it, as data.
 struct RegionSpec {
   // As "GPU-...", never an ordinal.
   std::string gpu_uuid;
-  // A raw cudaIpcMemHandle_t.
+  // A raw cudaIpcMemHandle_t; empty for `handoff`.
   std::string ipc_handle;
+  std::shared_ptr<const HandoffMemory> handoff;
   uint64_t allocation_bytes = 0;
   uint32_t block_count = 0;
   // Empty for a landing buffer.
   std::vector<TensorLayout> tensors;
+  // Of a landing buffer, which is the allocation as a whole.
   uint32_t landing_parts = 0;
 };
 
-// Thread rule: calls come from the engine loop.
-class Gpu {
- public:
-  virtual ~Gpu() = default;
-
-  // Names of the devices in use; empty means none.
-  virtual std::vector<std::string> DeviceNames() const = 0;
-
-  // Why there is none; OK when DeviceNames is not empty.
-  virtual absl::Status Available() const = 0;
-
-  // Opens a worker's memory; returns the region's number. FAILED_PRECONDITION without a GPU.
-  virtual absl::StatusOr<uint64_t> OpenRegion(const RegionSpec& spec) = 0;
-
-  // Closes a region after its last DMA. NOT_FOUND when unknown.
-  virtual absl::Status CloseRegion(uint64_t region) = 0;
+struct DeviceStats {
+  // False: lost after an error that CUDA does not recover from.
+  Gauge usable;
+  Gauge regions;
+  // One mapping serves all regions of an allocation.
+  Gauge mapped_bytes;
+  Counter bytes_in;   // To the device.
+  Counter bytes_out;  // From it.
+  Counter fragments;
+  Counter batches;
+  Gauge queued_bytes;  // Asked for and not completed.
 };
 
-// The implementation that this build has for this machine.
-std::unique_ptr<Gpu> OpenGpu();
+class Mapping;
+
+// A worker's memory, opened. Immutable; its mapping is closed some time after the last owner is
+// gone, so whoever copies holds one.
+class Region {
+ public:
+  Region(uint32_t device, RegionSpec spec, std::optional<BlockLayout> layout,
+         std::shared_ptr<const Mapping> mapping, Gauge* count);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  // Index into Gpus::devices.
+  uint32_t device() const { return device_; }
+  uint64_t address() const { return address_; }
+  uint64_t bytes() const { return bytes_; }
+  // Null for a landing buffer.
+  const BlockLayout* layout() const { return layout_ ? &*layout_ : nullptr; }
+  uint32_t landing_parts() const { return landing_parts_; }
+  uint64_t part_bytes() const { return bytes_ / landing_parts_; }
+
+ private:
+  const uint32_t device_;
+  const uint64_t bytes_;
+  const uint32_t landing_parts_;
+  const std::optional<BlockLayout> layout_;
+  const std::shared_ptr<const Mapping> mapping_;
+  const uint64_t address_;
+  Gauge* const count_;
+};
+
+using RegionRef = std::shared_ptr<const Region>;
+
+struct Copy {
+  // The caller's; comes back with the answer.
+  uint64_t id = 0;
+  Direction direction = Direction::kToDevice;
+  RegionRef region;
+  // The chunk's blocks; empty: `offset` counts from the region's start, as in a landing buffer.
+  // Must stay until the answer.
+  std::span<const uint32_t> blocks;
+  // Which bytes of the chunk.
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  // Pinned; must stay until the answer.
+  std::byte* host = nullptr;
+};
+
+struct CopyDone {
+  uint64_t id = 0;
+  // UNAVAILABLE: the GPU was lost.
+  absl::StatusCode code = absl::StatusCode::kOk;
+};
+
+class Copier;
+class Mapper;
+
+// Thread rule: any thread. Ownership: outlives its regions and the memory of its copies.
+class Gpus {
+ public:
+  // `sink` is called on the copy threads. `driver` outlives this.
+  explicit Gpus(Driver* driver);
+  ~Gpus();
+  Gpus(const Gpus&) = delete;
+  Gpus& operator=(const Gpus&) = delete;
+
+  // Before the first Submit. `sink` runs on copy threads, and never blocks.
+  void Start(std::function<void(std::span<const CopyDone>)> sink);
+
+  size_t size() const { return stats_.size(); }
+  const std::string& uuid(size_t device) const { return devices_[device]->uuid(); }
+  const std::string& name(size_t device) const { return devices_[device]->name(); }
+  const DeviceStats& stats(size_t device) const { return *stats_[device]; }
+  // Why there is none; empty when there is one.
+  const std::string& reason() const { return driver_->reason(); }
+
+  // Opens a worker's memory and checks the layout against it. `reply` runs on the mapper's thread,
+  // once: FAILED_PRECONDITION without such a GPU, INVALID_ARGUMENT for what the driver or the
+  // layout refuses, UNAVAILABLE when the GPU is lost.
+  void Open(RegionSpec spec, absl::AnyInvocable<void(absl::StatusOr<RegionRef>)> reply);
+  // Runs `done` on the mapper's thread once what was let go before is closed.
+  void WhenClosed(absl::AnyInvocable<void()> done);
+
+  // Begins a copy; its answer comes to the sink, in the order of submission within a direction of a
+  // device.
+  void Submit(Copy copy);
+
+  // Ends the threads, after the copies that are running. No answer comes any more. Idempotent.
+  void Stop();
+
+ private:
+  Driver* const driver_;
+  const std::vector<Device*> devices_;
+  std::vector<std::unique_ptr<DeviceStats>> stats_;
+  std::unique_ptr<Mapper> mapper_;
+  std::vector<std::unique_ptr<Copier>> copiers_;
+};
 
 }  // namespace kvstream::gpu

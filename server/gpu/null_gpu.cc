@@ -1,25 +1,22 @@
-#include "server/gpu/gpu.h"
+// The driver of a build without CUDA.
+#include "server/gpu/driver.h"
 
 namespace kvstream::gpu {
 namespace {
 
-class NullGpu final : public Gpu {
+class NullDriver final : public Driver {
  public:
-  std::vector<std::string> DeviceNames() const override { return {}; }
+  std::vector<Device*> devices() override { return {}; }
+  const std::string& reason() const override { return reason_; }
+  absl::Status Pin(std::span<std::byte>) override { return absl::OkStatus(); }
+  void Unpin(std::span<std::byte>) override {}
 
-  absl::Status Available() const override {
-    return absl::FailedPreconditionError("no GPU: this build has no CUDA");
-  }
-
-  absl::StatusOr<uint64_t> OpenRegion(const RegionSpec&) override { return Available(); }
-
-  absl::Status CloseRegion(uint64_t region) override {
-    return absl::NotFoundError("no region " + std::to_string(region));
-  }
+ private:
+  const std::string reason_ = "no GPU: this build has no CUDA";
 };
 
 }  // namespace
 
-std::unique_ptr<Gpu> OpenGpu() { return std::make_unique<NullGpu>(); }
+std::unique_ptr<Driver> OpenDriver() { return std::make_unique<NullDriver>(); }
 
 }  // namespace kvstream::gpu

@@ -3,13 +3,14 @@
 // works while the engine loop is stuck.
 //
 // Names: prefix kvstreamd_, units in the name (_bytes, _seconds), counters end in _total, label
-// `tier` for what a tier has. A number is named once, in the tables of metrics.cc, which does not
-// compile while a number of the stats structs has no name.
+// `tier` for what a tier has, `gpu` for what a GPU has, its UUID. A number is named once, in the
+// tables of series.h.
 //
 // Thread rule: Start and the destructor on one thread; scrapes run on the server's own threads.
 // Ownership: MetricsSource points to what others own; all of it outlives the server.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "server/base/stats.h"
 #include "server/base/types.h"
 #include "server/engine/stats.h"
+#include "server/gpu/gpu.h"
 #include "server/rpc/stats.h"
 #include "server/tier/tier.h"
 
@@ -28,11 +30,13 @@ class Exposer;
 
 namespace kvstream::metrics {
 
-// What the daemon knows of itself. The strings are constant once the server has started.
+// What the daemon knows of itself. All but `ready` is constant once the server has started.
 struct DaemonFacts {
   std::string version;
   BootId boot;
-  // 1 once every tier that the config requires has passed its probe.
+  uint64_t pool_configured_bytes = 0;
+  uint64_t pool_pinned_bytes = 0;
+  // 1 once every tier that the config requires has passed its probe. A lost GPU is seen besides.
   Gauge ready;
 };
 
@@ -49,6 +53,8 @@ struct MetricsSource {
   const engine::EngineStats* engine = nullptr;
   const rpc::RpcStats* rpc = nullptr;
   std::vector<TierSource> tiers;
+  // Null: there are none.
+  const gpu::Gpus* gpus = nullptr;
 };
 
 class MetricsServer {

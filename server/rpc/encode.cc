@@ -79,7 +79,32 @@ class Encoder {
     to->set_message(std::string(from.status.message()));
   }
 
+  void operator()(const engine::PartMoved& from) {
+    if (from.gather) {
+      Encode(from, event_->mutable_gather());
+    } else {
+      Encode(from, event_->mutable_landed());
+    }
+  }
+
  private:
+  template <typename Message>
+  static void Encode(const engine::PartMoved& from, Message* to) {
+    to->set_operation_id(from.client_op);
+    to->set_region_id(from.region_id);
+    to->set_part(from.part);
+    to->set_sequence(from.sequence);
+    to->mutable_pieces()->Reserve(static_cast<int>(from.pieces.size()));
+    for (const engine::Piece& piece : from.pieces) {
+      v1::Piece* added = to->add_pieces();
+      added->set_request_index(piece.request_index);
+      added->set_chunk_index(piece.chunk_index);
+      added->set_chunk_offset(piece.chunk_offset);
+      added->set_part_offset(piece.part_offset);
+      added->set_length(piece.bytes);
+    }
+  }
+
   const Facts& facts_;
   v1::Event* event_;
 };
@@ -94,6 +119,7 @@ struct Weigher {
   size_t operator()(const engine::StoreReleased& e) const { return BytesOf(e.results); }
   size_t operator()(const engine::StoreDurable& e) const { return BytesOf(e.results); }
   size_t operator()(const engine::Quiesced& e) const { return e.status.message().size(); }
+  size_t operator()(const engine::PartMoved& e) const { return BytesOf(e.pieces); }
 
  private:
   template <typename T>

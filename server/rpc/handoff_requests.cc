@@ -39,7 +39,8 @@ void HandoffServer::Serve(Connection& connection, PacketSocket::Packet packet) {
       }
       break;
     case v1::HandoffRequest::kAttachDeviceMemory:
-      status = absl::FailedPreconditionError("attach device memory: no GPU in this version");
+      status = AttachDeviceMemory(connection, std::move(packet.fd), request.attach_device_memory(),
+                                  &reply);
       break;
     case v1::HandoffRequest::REQUEST_NOT_SET:
       status = InvalidField("request", "missing, or of a kind that this version does not know");
@@ -84,6 +85,20 @@ absl::Status HandoffServer::AttachBuffer(Connection& connection, UniqueFd fd, ui
   if (!memory.ok()) return memory.status();
   if (auto s = CheckRoom(connection, (*memory)->size()); !s.ok()) return s;
   Hand(connection, *std::move(memory), reply);
+  return absl::OkStatus();
+}
+
+absl::Status HandoffServer::AttachDeviceMemory(Connection& connection, UniqueFd fd,
+                                               const v1::AttachDeviceMemory& request,
+                                               v1::HandoffReply* reply) {
+  if (!fd.valid()) return InvalidField("attach_device_memory", "no descriptor rides on the packet");
+  if (request.allocation_bytes() == 0) return InvalidField("allocation_bytes", "missing");
+  const uint64_t number = ++last_device_memory_;
+  poster_.Post(engine::DeviceMemoryAttached{
+      connection.session, number,
+      std::make_shared<const gpu::HandoffMemory>(number, request.gpu_uuid(),
+                                                 request.allocation_bytes(), std::move(fd))});
+  reply->mutable_device_memory()->set_handoff_memory_id(number);
   return absl::OkStatus();
 }
 

@@ -111,6 +111,8 @@ class HandoffServer final : public engine::HandoffPeer {
                             UniqueFd* passed);
   absl::Status AttachBuffer(Connection& connection, UniqueFd fd, uint64_t bytes,
                             v1::HandoffReply* reply);
+  absl::Status AttachDeviceMemory(Connection& connection, UniqueFd fd,
+                                  const v1::AttachDeviceMemory& request, v1::HandoffReply* reply);
   absl::Status CheckRoom(const Connection& connection, uint64_t bytes) const;
   void Hand(Connection& connection, std::unique_ptr<memory::SealedMemory> memory,
             v1::HandoffReply* reply);
@@ -138,6 +140,7 @@ class HandoffServer final : public engine::HandoffPeer {
   // When those that may have no stream are ended; later sessions are due later.
   std::map<SessionId, TimeNs> hello_due_;
   uint64_t last_session_ = 0;
+  uint64_t last_device_memory_ = 0;
   bool accept_paused_ = false;
   bool accept_failed_ = false;
 

@@ -63,11 +63,14 @@ grpc::ServerUnaryReactor* KvCacheService::RegisterMemory(grpc::CallbackServerCon
     return reactor;
   }
   poster_.Post(engine::RegisterMemory{
-      SessionId{request->session_id()}, *std::move(spec),
-      [this, reply, call = std::move(call)](absl::StatusOr<uint64_t> region) mutable {
+      SessionId{request->session_id()}, request->handoff_memory_id(), *std::move(spec),
+      [this, reply,
+       call = std::move(call)](absl::StatusOr<engine::RegisteredRegion> region) mutable {
         if (region.ok()) {
           reply->set_boot_id(RawBytes(facts_.boot_id));
-          reply->set_region_id(*region);
+          reply->set_region_id(region->region_id);
+          reply->set_way(region->landing ? v1::RegisterMemoryReply::WAY_LANDING
+                                         : v1::RegisterMemoryReply::WAY_DIRECT);
         }
         call.Finish(region.status());
       }});

@@ -4,6 +4,8 @@
 
 #include <grpcpp/health_check_service_interface.h>
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,11 +22,17 @@ class Readiness {
     // A sentence each.
     std::vector<std::string> conditions;
   };
+  // What keeps the daemon from being ready just now, whatever it has set: a sentence each. Any
+  // thread calls it, and it neither blocks nor calls back.
+  using Faults = std::function<std::vector<std::string>()>;
+
+  explicit Readiness(Faults faults) : faults_(std::move(faults)) {}
 
   // Where it is shown from now on; null when the server is gone.
   void ShowOn(grpc::HealthCheckServiceInterface* health) {
     absl::MutexLock lock(&mu_);
     health_ = health;
+    shown_.reset();
   }
 
   void Set(State state) {
@@ -43,9 +51,20 @@ class Readiness {
     Show();
   }
 
+  // Shows faults that have come or gone since; GetStatus sees them without.
+  void Refresh() {
+    absl::MutexLock lock(&mu_);
+    Show();
+  }
+
   State Get() const {
     absl::MutexLock lock(&mu_);
-    return state_;
+    State state = state_;
+    for (std::string& fault : faults_()) {
+      state.ready = false;
+      state.conditions.push_back(std::move(fault));
+    }
+    return state;
   }
 
  private:
@@ -54,13 +73,19 @@ class Readiness {
     state_.conditions.push_back("draining: new operations are refused");
   }
   void Show() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (health_ != nullptr) health_->SetServingStatus(state_.ready);
+    if (health_ == nullptr) return;
+    const bool ready = state_.ready && faults_().empty();
+    // Whoever watches gets a message each time.
+    if (shown_ != ready) health_->SetServingStatus(ready);
+    shown_ = ready;
   }
 
+  const Faults faults_;
   mutable absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_);
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::optional<bool> shown_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace kvstream::rpc

@@ -7,10 +7,14 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
+
+#include "absl/time/time.h"
+#include "server/rpc/gpu_report.h"
 
 namespace kvstream::rpc {
 namespace {
@@ -23,6 +27,8 @@ constexpr int kIdleConnectionMs = 60'000;
 // What gRPC itself may hold of messages on their way: this, or as many of the largest.
 constexpr uint64_t kTransportBytesMin = 256 * kMiB;
 constexpr uint64_t kTransportMessagesMax = 8;
+// How long health may be other than it is.
+constexpr absl::Duration kHealthInterval = absl::Milliseconds(200);
 
 // Linking the reflection library registers its plugin with every builder of the process, wanted or
 // not; this takes it out again.
@@ -60,6 +66,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options,
 RpcServer::RpcServer(RpcOptions options, const RpcParts& parts, UnixSocketPath socket)
     : options_(std::move(options)),
       socket_(std::move(socket)),
+      readiness_([this] { return LostGpus(options_.status.gpus); }),
       gate_(options_.facts.limits, parts.stats),
       kvcache_(options_.facts, parts.tokens, parts.namespaces, parts.poster, gate_, parts.stats),
       admin_(options_.facts, options_.status, readiness_, parts.namespaces, parts.poster, gate_) {}
@@ -91,7 +98,17 @@ absl::Status RpcServer::Listen() {
   server_->GetHealthCheckService()->SetServingStatus(kKvCacheName, false);
   readiness_.ShowOn(server_->GetHealthCheckService());
   SetReady(false, {"the daemon is starting"});
+  const gpu::Gpus* gpus = options_.status.gpus;
+  if (gpus != nullptr && gpus->size() != 0) health_ = std::thread([this] { KeepHealth(); });
   return socket_.Publish();
+}
+
+void RpcServer::KeepHealth() {
+  pthread_setname_np(pthread_self(), "health");
+  absl::MutexLock lock(&health_mu_);
+  while (!health_mu_.AwaitWithTimeout(absl::Condition(&health_ends_), kHealthInterval)) {
+    readiness_.Refresh();
+  }
 }
 
 void RpcServer::SetReady(bool ready, std::vector<std::string> conditions) {
@@ -100,6 +117,11 @@ void RpcServer::SetReady(bool ready, std::vector<std::string> conditions) {
 
 void RpcServer::Shutdown(TimeNs grace) {
   if (server_ == nullptr) return;
+  {
+    absl::MutexLock lock(&health_mu_);
+    health_ends_ = true;
+  }
+  if (health_.joinable()) health_.join();
   server_->GetHealthCheckService()->Shutdown();
   admin_.EndWatches();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(grace));

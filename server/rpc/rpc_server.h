@@ -1,7 +1,8 @@
 // The gRPC server of the daemon on its unix socket: KvCache, Admin, health, and reflection when
-// asked for. Health is NOT_SERVING until SetReady.
+// asked for. Health is NOT_SERVING until SetReady, and while a GPU is lost.
 //
-// Thread rule: Start, SetReady and Shutdown come from one thread at a time; gRPC has its own.
+// Thread rule: Start, SetReady and Shutdown come from one thread at a time; gRPC has its own, and
+// where there is a GPU one looks now and then whether health is still so.
 // Ownership: owns the socket, the services and the server; RpcParts are not owned and outlive it.
 // The engine keeps running until Shutdown has returned, because streams need it to end well.
 #pragma once
@@ -10,9 +11,12 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "server/base/types.h"
 #include "server/engine/events.h"
 #include "server/rpc/admin_service.h"
@@ -65,6 +69,7 @@ class RpcServer {
  private:
   RpcServer(RpcOptions options, const RpcParts& parts, UnixSocketPath socket);
   absl::Status Listen();
+  void KeepHealth();
 
   // Fixed after construction.
   const RpcOptions options_;
@@ -75,6 +80,9 @@ class RpcServer {
   KvCacheService kvcache_;
   AdminService admin_;
   std::unique_ptr<grpc::Server> server_;
+  std::thread health_;
+  absl::Mutex health_mu_;
+  bool health_ends_ ABSL_GUARDED_BY(health_mu_) = false;
 };
 
 }  // namespace kvstream::rpc

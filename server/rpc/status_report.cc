@@ -4,16 +4,20 @@
 
 #include "server/base/clock.h"
 #include "server/rpc/encode.h"
+#include "server/rpc/gpu_report.h"
 
 namespace kvstream::rpc {
 namespace {
 
-void FillPool(const engine::EngineStats& stats, v1::PoolStatus* pool) {
+void FillPool(const StatusSource& source, v1::PoolStatus* pool) {
+  const engine::EngineStats& stats = *source.stats;
   pool->set_bytes(stats.pool_bytes.Get());
   pool->set_reserved_bytes(stats.pool_reserved_bytes.Get());
   pool->set_used_bytes(stats.pool_used_bytes.Get());
   pool->set_staged_bytes(stats.staged_bytes.Get());
   pool->set_huge_pages(stats.pool_huge_pages.Get() != 0);
+  pool->set_pinned_bytes(source.pool_pinned_bytes);
+  pool->set_configured_bytes(source.pool_configured_bytes);
 }
 
 void FillSessions(const engine::EngineStats& stats, v1::SessionsStatus* sessions) {
@@ -124,13 +128,13 @@ void StatusReport::Fill(v1::Status* status) const {
                   [](const v1::TierStatus& t) { return t.state() == v1::TIER_STATE_OUT; })) {
     status->add_conditions("no tier is in service: chunks are read from the staging pool alone");
   }
-  FillPool(stats, status->mutable_pool());
+  FillPool(source_, status->mutable_pool());
   FillSessions(stats, status->mutable_sessions());
   FillOperations(stats, status->mutable_operations());
   status->mutable_index()->set_chunks(stats.index_chunks.Get());
   status->mutable_index()->set_namespaces(namespaces_.List().size());
-  for (const std::string& gpu : source_.gpus) status->add_gpus(gpu);
-  if (source_.gpus.empty()) status->add_gpus("null");
+  FillGpus(source_.gpus, status);
+  FillRegions(stats, status->mutable_regions());
   status->set_metrics_address(source_.metrics_address);
   EncodeLimits(facts_.limits, status->mutable_limits());
 }

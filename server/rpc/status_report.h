@@ -4,12 +4,14 @@
 // Thread rule: any thread; nothing blocks. Ownership: owns nothing it is given.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "kvstream/v1/admin.pb.h"
 #include "server/base/types.h"
 #include "server/engine/stats.h"
+#include "server/gpu/gpu.h"
 #include "server/rpc/facts.h"
 #include "server/rpc/readiness.h"
 #include "server/store/namespace.h"
@@ -30,8 +32,11 @@ struct StatusSource {
   const engine::EngineStats* stats = nullptr;
   // Indexed by TierId.
   std::vector<TierRow> tiers;
-  // Names of the GPUs; empty means none.
-  std::vector<std::string> gpus;
+  // Null: there are none.
+  const gpu::Gpus* gpus = nullptr;
+  // What the config asks for; the pool is smaller when the rest could not be pinned.
+  uint64_t pool_configured_bytes = 0;
+  uint64_t pool_pinned_bytes = 0;
   // Where Prometheus finds the metrics; empty when off.
   std::string metrics_address;
   // When the daemon started.

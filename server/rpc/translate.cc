@@ -16,10 +16,12 @@ namespace {
 
 constexpr uint32_t kRanksMax = 4096;
 
-// Where a chunk of a ReadStep goes, for the overlap check.
+// Where a chunk of a ReadStep goes, or one of its blocks, for the overlap check: bytes of a buffer,
+// or a block's number of a region.
 struct Destination {
-  uint64_t buffer_id;
-  uint64_t offset;
+  bool device;
+  uint64_t id;
+  uint64_t begin;
   uint64_t end;
   int request_index;
   int chunk_index;
@@ -47,15 +49,15 @@ absl::Status FillKey(const v1::ChunkAt& chunk, const store::NamespaceSpec& spec,
   return absl::OkStatus();
 }
 
-absl::StatusOr<engine::HostRange> PlaceOf(const v1::ChunkAt& chunk, uint64_t chunk_bytes) {
-  switch (chunk.placement().place_case()) {
-    case v1::Placement::kHost:
-      break;
-    case v1::Placement::kDevice:
-      return absl::UnimplementedError("placement.device: no GPU regions in this version");
-    case v1::Placement::PLACE_NOT_SET:
-      return InvalidField("placement", "missing");
+absl::StatusOr<engine::Placement> PlaceOf(const v1::ChunkAt& chunk, uint64_t chunk_bytes) {
+  if (chunk.placement().has_device()) {
+    const v1::DeviceBlocks& device = chunk.placement().device();
+    if (device.region_id() == 0) return InvalidField("placement.device.region_id", "missing");
+    if (device.blocks().empty()) return InvalidField("placement.device.blocks", "missing");
+    return engine::DeviceBlocks{device.region_id(),
+                                {device.blocks().begin(), device.blocks().end()}};
   }
+  if (!chunk.placement().has_host()) return InvalidField("placement", "missing");
   const v1::HostRange& host = chunk.placement().host();
   if (host.buffer_id() == 0) return InvalidField("placement.host.buffer_id", "missing");
   if (host.offset() > std::numeric_limits<uint64_t>::max() - chunk_bytes) {
@@ -63,6 +65,19 @@ absl::StatusOr<engine::HostRange> PlaceOf(const v1::ChunkAt& chunk, uint64_t chu
                         std::to_string(host.offset()) + " lies beyond every buffer");
   }
   return engine::HostRange{host.buffer_id(), host.offset()};
+}
+
+void NoteDestinations(const engine::Placement& place, uint64_t chunk_bytes, int request_index,
+                      int chunk_index, std::vector<Destination>* destinations) {
+  if (const auto* host = std::get_if<engine::HostRange>(&place)) {
+    destinations->push_back({false, host->buffer_id, host->offset, host->offset + chunk_bytes,
+                             request_index, chunk_index});
+    return;
+  }
+  const auto& device = std::get<engine::DeviceBlocks>(place);
+  for (const uint64_t block : device.blocks) {
+    destinations->push_back({true, device.region_id, block, block + 1, request_index, chunk_index});
+  }
 }
 
 // The namespace, and a key with all that a request's chunks share.
@@ -96,9 +111,8 @@ absl::StatusOr<engine::ReadRequest> TranslateRequest(const v1::ReadRequest& requ
     const uint64_t bytes = name_space->spec.groups[key.group].chunk_bytes;
     auto place = PlaceOf(chunk, bytes);
     if (!place.ok()) return InsideElement("chunks", i, place.status());
-    out.chunks.push_back({store::DigestOfKey(key), key.group, *place});
-    destinations->push_back(
-        {place->buffer_id, place->offset, place->offset + bytes, request_index, i});
+    NoteDestinations(*place, bytes, request_index, i, destinations);
+    out.chunks.push_back({store::DigestOfKey(key), key.group, *std::move(place)});
   }
   out.name_space = std::move(name_space);
   return out;
@@ -106,23 +120,26 @@ absl::StatusOr<engine::ReadRequest> TranslateRequest(const v1::ReadRequest& requ
 
 std::string NameOf(const Destination& d) {
   return Element("requests", d.request_index) + "." + Element("chunks", d.chunk_index) +
-         ".placement.host";
+         (d.device ? ".placement.device" : ".placement.host");
 }
 
 // Two chunks in one place would leave bytes of neither.
 absl::Status CheckDisjoint(std::vector<Destination> destinations) {
   std::sort(destinations.begin(), destinations.end(),
             [](const Destination& a, const Destination& b) {
-              return std::tie(a.buffer_id, a.offset, a.request_index, a.chunk_index) <
-                     std::tie(b.buffer_id, b.offset, b.request_index, b.chunk_index);
+              return std::tie(a.device, a.id, a.begin, a.request_index, a.chunk_index) <
+                     std::tie(b.device, b.id, b.begin, b.request_index, b.chunk_index);
             });
   for (size_t i = 1; i < destinations.size(); ++i) {
     const Destination& before = destinations[i - 1];
     const Destination& here = destinations[i];
-    if (before.buffer_id == here.buffer_id && before.end > here.offset) {
-      return InvalidField(NameOf(here), "overlaps " + NameOf(before) + " in buffer " +
-                                            std::to_string(here.buffer_id));
-    }
+    if (before.device != here.device || before.id != here.id || before.end <= here.begin) continue;
+    const std::string id = std::to_string(here.id);
+    return InvalidField(NameOf(here),
+                        "overlaps " + NameOf(before) +
+                            (here.device ? " in block " + std::to_string(here.begin) + " of region "
+                                         : " in buffer ") +
+                            id);
   }
   return absl::OkStatus();
 }
@@ -280,8 +297,11 @@ absl::StatusOr<engine::SessionMessage> TranslateMessage(const v1::ClientMessage&
     case v1::ClientMessage::kHeartbeat:
       return engine::Heartbeat{message.heartbeat().sequence()};
     case v1::ClientMessage::kScattered:
+      return engine::PartAcknowledged{false, message.scattered().region_id(),
+                                      message.scattered().part(), message.scattered().sequence()};
     case v1::ClientMessage::kGathered:
-      return absl::UnimplementedError("no landing buffers in this version");
+      return engine::PartAcknowledged{true, message.gathered().region_id(),
+                                      message.gathered().part(), message.gathered().sequence()};
     case v1::ClientMessage::kHello:
       return InvalidField("hello", "only the first message may be Hello");
     case v1::ClientMessage::MESSAGE_NOT_SET:

@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kIpcHandleBytes = 64;
 constexpr size_t kGpuUuidBytesMax = 128;
+constexpr uint64_t kLandingPartBytesMin = 4096;
 constexpr uint32_t kLandingPartsMax = 64;
 // As many as a namespace has groups.
 constexpr uint64_t kLocalShardsMax = 64;
@@ -105,14 +106,24 @@ absl::Status CheckRegion(const v1::RegisterMemoryRequest& request) {
       }
       break;
     case v1::RegisterMemoryRequest::kHandoffMemoryId:
-      return absl::NotFoundError(
-          "handoff_memory_id: " + std::to_string(request.handoff_memory_id()) + " is unknown");
+      if (request.handoff_memory_id() == 0) return InvalidField("handoff_memory_id", "missing");
+      break;
     case v1::RegisterMemoryRequest::MEMORY_NOT_SET:
       return InvalidField("memory", "missing");
   }
   if (request.allocation_bytes() == 0) return InvalidField("allocation_bytes", "missing");
   if (request.tensors_size() == 0) {
-    return CheckRange("landing_parts", request.landing_parts(), {1, kLandingPartsMax});
+    if (auto s = CheckRange("landing_parts", request.landing_parts(), {1, kLandingPartsMax});
+        !s.ok()) {
+      return s;
+    }
+    if (request.allocation_bytes() / request.landing_parts() >= kLandingPartBytesMin) {
+      return absl::OkStatus();
+    }
+    return InvalidField("allocation_bytes", std::to_string(request.allocation_bytes()) + " make " +
+                                                std::to_string(request.landing_parts()) +
+                                                " parts of less than " +
+                                                std::to_string(kLandingPartBytesMin) + " bytes");
   }
   if (request.landing_parts() != 0) {
     return InvalidField("landing_parts", "must be 0 for a region with tensors");

@@ -206,10 +206,10 @@ void Router::FailBatch(Batch* batch, absl::StatusCode code) {
   }
 }
 
-void Router::Cancel(OperationId id, TimeNs now) {
+void Router::Fail(OperationId id, absl::StatusCode code, TimeNs now) {
   const auto it = batches_.find(id);
   if (it == batches_.end()) return;
-  FailBatch(it->second.get(), absl::StatusCode::kCancelled);
+  FailBatch(it->second.get(), code);
   Settle(now);
 }
 

@@ -63,8 +63,9 @@ class Router {
   Router& operator=(const Router&) = delete;
 
   void Admit(BatchSpec spec, TimeNs now);
-  // Idempotent; unknown ids are ignored.
-  void Cancel(OperationId batch, TimeNs now);
+  // Ends a batch early: what is not delivered fails with `code`, CANCELLED or why there is no way
+  // to deliver it. Idempotent; unknown ids are ignored.
+  void Fail(OperationId batch, absl::StatusCode code, TimeNs now);
   // The answer to ReadSegment: OK, or the reason why this replica cannot serve.
   void OnRead(Ticket ticket, absl::StatusCode code, TimeNs now);
   // The answer to CopySegment: OK, or kDataLoss when verification failed.

@@ -116,7 +116,7 @@ TEST_F(BadInputTest, GpuPlacementsAreRefusedByName) {
     s.mutable_requests(0)->mutable_chunks(0)->mutable_placement()->mutable_device()->set_region_id(
         1);
   });
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
 TEST_F(BadInputTest, UnsealedDescriptorsAreRefused) {

@@ -22,7 +22,7 @@ class StartTest : public testing::Test {
     options.grpc_socket += "2";
     options.handoff_socket += "2";
     change(options);
-    auto daemon = Daemon::Start(options);
+    auto daemon = StartWithoutGpus(options);
     if (daemon.ok()) {
       EXPECT_TRUE((*daemon)->Stop());
     }

@@ -10,6 +10,7 @@
 
 #include "server/base/clock.h"
 #include "server/base/logging.h"
+#include "tests/support/fake_gpu.h"
 
 namespace kvstream::engine {
 namespace {
@@ -128,8 +129,9 @@ EngineRig::EngineRig(const std::function<void(EngineOptions&)>& tweak) {
   std::string name = (std::filesystem::temp_directory_path() / "kvstream-rig-XXXXXX").string();
   dir_ = mkdtemp(name.data());
   pool_ = *memory::SealedMemory::Create("pool", 8 * kMiB, false);
-  gpu_ = gpu::OpenGpu();
-  engine_ = std::make_unique<Engine>(pool_.get(), gpu_.get());
+  driver_ = gpu::OpenFakeDriver(1);
+  gpus_ = std::make_unique<gpu::Gpus>(driver_.get());
+  engine_ = std::make_unique<Engine>(pool_.get(), gpus_.get());
   EngineOptions options;
   options.pool_reserved_bytes = 4 * kMiB;
   // Which tier reads what is for the test to say, not for how busy the machine is.
@@ -229,7 +231,7 @@ Store EngineRig::StoreOf(uint64_t client_op, const std::vector<uint64_t>& keys) 
   store.admission_deadline = kNever;
   for (size_t i = 0; i < keys.size(); ++i) {
     const store::ChunkKey key = KeyOf(keys[i]);
-    store.chunks.push_back({key, store::DigestOfKey(key), {1, i * kChunkBytes}});
+    store.chunks.push_back({key, store::DigestOfKey(key), HostRange{1, i * kChunkBytes}});
   }
   return store;
 }
@@ -240,7 +242,8 @@ ReadStep EngineRig::StepOf(uint64_t client_op, const std::vector<uint64_t>& keys
   ReadRequest& request = step.requests.emplace_back();
   request.name_space = name_space_;
   for (size_t i = 0; i < keys.size(); ++i) {
-    request.chunks.push_back({store::DigestOfKey(KeyOf(keys[i])), 0, {1, i * kChunkBytes}});
+    request.chunks.push_back(
+        {store::DigestOfKey(KeyOf(keys[i])), 0, HostRange{1, i * kChunkBytes}});
   }
   return step;
 }

@@ -101,7 +101,8 @@ class EngineRig : public HandoffPeer {
 
   std::filesystem::path dir_;
   std::unique_ptr<memory::SealedMemory> pool_;
-  std::unique_ptr<gpu::Gpu> gpu_;
+  std::unique_ptr<gpu::Driver> driver_;
+  std::unique_ptr<gpu::Gpus> gpus_;
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<GatedTier>> tiers_;
   store::NamespaceRegistry registry_{store::NamespaceLimits{.chunk_bytes_max = kMiB}};

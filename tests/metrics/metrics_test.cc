@@ -15,12 +15,14 @@
 #include <string>
 
 #include "server/base/unique_fd.h"
+#include "tests/support/fake_gpu.h"
 
 namespace kvstream::metrics {
 namespace {
 
 using engine::EngineStats;
 using engine::TierEngineStats;
+using gpu::DeviceStats;
 using rpc::RpcStats;
 using testing::HasSubstr;
 using testing::Not;
@@ -70,6 +72,10 @@ const Expected<EngineStats> kEngine[] = {
     KV_NUMBER(EngineStats, "host_buffers", host_buffers),
     KV_NUMBER(EngineStats, "host_buffer_bytes", host_buffer_bytes),
     KV_NUMBER(EngineStats, "unmapping_bytes", unmapping_bytes),
+    KV_NUMBER(EngineStats, "regions", regions),
+    KV_NUMBER(EngineStats, "landing_regions", landing_regions),
+    KV_NUMBER(EngineStats, "landing_parts_overdue", landing_parts_overdue),
+    KV_NUMBER(EngineStats, "landing_timeouts_total", landing_timeouts),
     KV_NUMBER(EngineStats, "leases", leases),
     KV_NUMBER(EngineStats, "leased_chunks", leased_chunks),
     KV_NUMBER(EngineStats, "leases_expired_total", leases_expired),
@@ -142,10 +148,22 @@ const Expected<TierStats> kTier[] = {
     KV_NUMBER(TierStats, "tier_descriptor_shortages_total", descriptor_shortages),
 };
 
+const Expected<DeviceStats> kGpu[] = {
+    KV_NUMBER(DeviceStats, "gpu_usable", usable),
+    KV_NUMBER(DeviceStats, "gpu_regions", regions),
+    KV_NUMBER(DeviceStats, "gpu_mapped_bytes", mapped_bytes),
+    KV_NUMBER(DeviceStats, "gpu_queued_bytes", queued_bytes),
+    KV_NUMBER(DeviceStats, "gpu_in_bytes_total", bytes_in),
+    KV_NUMBER(DeviceStats, "gpu_out_bytes_total", bytes_out),
+    KV_NUMBER(DeviceStats, "gpu_fragments_total", fragments),
+    KV_NUMBER(DeviceStats, "gpu_batches_total", batches),
+};
+
 #undef KV_NUMBER
 
-// A daemon whose every number has another value, with a tier that opened and one that did not; and
-// what one scrape of it says. One for all tests, because the server takes its time to stop.
+// A daemon whose every number has another value, with a tier that opened and one that did not, and
+// two GPUs; and what one scrape of it says. One for all tests, because the server takes its time to
+// stop.
 class MetricsTest : public testing::Test {
  protected:
   struct World {
@@ -153,6 +171,8 @@ class MetricsTest : public testing::Test {
       daemon.version = "1.2.3";
       daemon.boot.bytes[15] = 0xab;
       daemon.ready.Set(1);
+      daemon.pool_configured_bytes = 2000;
+      daemon.pool_pinned_bytes = 1000;
       facts.io_engine = "io_uring";
       facts.direct = true;
       facts.alignment = 512;
@@ -162,6 +182,10 @@ class MetricsTest : public testing::Test {
       for (const auto& expected : kTierEngine) expected.add(engine.tiers[0], ++n);
       for (const auto& expected : kTier) expected.add(tier, ++n);
       for (const auto& expected : kTierEngine) expected.add(engine.tiers[1], ++n);
+      for (const size_t gpu : {0, 1}) {
+        StatsOf(gpu).usable.Set(0);
+        for (const auto& expected : kGpu) expected.add(StatsOf(gpu), ++n);
+      }
       engine.read_step_us.Observe(1);
       engine.read_step_us.Observe(1'000'000);
       engine.read_step_us.Observe(uint64_t{1} << 33);
@@ -171,14 +195,20 @@ class MetricsTest : public testing::Test {
       return {&daemon,
               &engine,
               &rpc,
-              {{TierId{0}, "nvme", &tier, &facts}, {TierId{1}, "pfs", nullptr, nullptr}}};
+              {{TierId{0}, "nvme", &tier, &facts}, {TierId{1}, "pfs", nullptr, nullptr}},
+              &gpus};
     }
+
+    // As the GPU's copies would set them.
+    DeviceStats& StatsOf(size_t gpu) { return const_cast<DeviceStats&>(gpus.stats(gpu)); }
 
     DaemonFacts daemon;
     EngineStats engine;
     RpcStats rpc;
     TierStats tier;
     tier::TierFacts facts;
+    std::unique_ptr<gpu::Driver> driver = gpu::OpenFakeDriver(2);
+    gpu::Gpus gpus{driver.get()};
   };
 
   static void SetUpTestSuite() {
@@ -199,7 +229,7 @@ class MetricsTest : public testing::Test {
   static inline std::string text_;
 };
 
-TEST_F(MetricsTest, EveryNumberHasItsSeriesAndTiersDoNotMix) {
+TEST_F(MetricsTest, EveryNumberHasItsSeriesAndTiersAndGpusDoNotMix) {
   uint64_t n = 0;
   const auto check = [&n](const std::string& name, const std::string& labels) {
     EXPECT_THAT(text_,
@@ -210,6 +240,10 @@ TEST_F(MetricsTest, EveryNumberHasItsSeriesAndTiersDoNotMix) {
   for (const auto& expected : kTierEngine) check(expected.name, "{tier=\"nvme\"}");
   for (const auto& expected : kTier) check(expected.name, "{tier=\"nvme\"}");
   for (const auto& expected : kTierEngine) check(expected.name, "{tier=\"pfs\"}");
+  for (const auto& expected : kGpu)
+    check(expected.name, "{gpu=\"GPU-00000000-0000-0000-0000-000000000000\"}");
+  for (const auto& expected : kGpu)
+    check(expected.name, "{gpu=\"GPU-00000000-0000-0000-0000-000000000001\"}");
 }
 
 TEST_F(MetricsTest, TierThatDidNotOpenShowsTheEnginesNumbersOnly) {
@@ -218,19 +252,27 @@ TEST_F(MetricsTest, TierThatDidNotOpenShowsTheEnginesNumbersOnly) {
   EXPECT_THAT(text_, Not(HasSubstr("kvstreamd_tier_info{tier=\"pfs\"")));
 }
 
-TEST_F(MetricsTest, DaemonAndTiersAreDescribed) {
+TEST_F(MetricsTest, DaemonTiersAndGpusAreDescribed) {
   EXPECT_THAT(text_, HasSubstr("kvstreamd_info{version=\"1.2.3\","
                                "boot=\"000000000000000000000000000000ab\"} 1\n"));
   EXPECT_THAT(text_, HasSubstr("kvstreamd_tier_info{tier=\"nvme\",io_engine=\"io_uring\","
                                "direct=\"true\",alignment_bytes=\"512\","
                                "registered_buffers=\"false\"} 1\n"));
+  EXPECT_THAT(text_, HasSubstr("kvstreamd_gpu_info{gpu=\"GPU-00000000-0000-0000-0000-"
+                               "000000000001\",name=\"Fake GPU\"} 1\n"));
+  EXPECT_THAT(text_, HasSubstr("\nkvstreamd_pool_configured_bytes 2000\n"));
+  EXPECT_THAT(text_, HasSubstr("\nkvstreamd_pool_pinned_bytes 1000\n"));
 }
 
-TEST_F(MetricsTest, ADaemonIsReadyUntilItDrains) {
+TEST_F(MetricsTest, ADaemonIsReadyUntilItDrainsOrAGpuIsLost) {
   EXPECT_THAT(text_, HasSubstr("\nkvstreamd_ready 0\n"));
   const uint64_t draining = world_->engine.draining.Get();
   world_->engine.draining.Set(0);
   EXPECT_THAT(Get(server_->port(), "/metrics"), HasSubstr("\nkvstreamd_ready 1\n"));
+  const uint64_t usable = world_->StatsOf(1).usable.Get();
+  world_->StatsOf(1).usable.Set(0);
+  EXPECT_THAT(Get(server_->port(), "/metrics"), HasSubstr("\nkvstreamd_ready 0\n"));
+  world_->StatsOf(1).usable.Set(usable);
   world_->engine.draining.Set(draining);
 }
 

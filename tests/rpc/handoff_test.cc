@@ -149,7 +149,7 @@ TEST_F(HandoffTest, ADropThatTheEngineRefusesKeepsTheBuffer) {
 TEST_F(HandoffTest, DeviceMemoryAndUnknownRequestsAreAnswered) {
   v1::HandoffRequest device;
   device.mutable_attach_device_memory()->set_gpu_uuid("GPU-1");
-  EXPECT_EQ(client_->Call(device).code(), v1::FAILED_PRECONDITION);
+  EXPECT_EQ(client_->Call(device).code(), v1::INVALID_ARGUMENT);  // Without a descriptor.
   v1::HandoffRequest nothing;
   nothing.set_request_id(3);
   const v1::HandoffReply reply = client_->Call(nothing);

@@ -105,7 +105,7 @@ TEST_F(TranslateTest, AReadStepBecomesPlain) {
   ASSERT_EQ(step.requests[0].chunks.size(), 2u);
   store::ChunkKey key{info_->id, 0, 1, 2, store::DigestOfSalt(""), std::string(16, 'a')};
   EXPECT_EQ(step.requests[0].chunks[0].key, store::DigestOfKey(key));
-  EXPECT_EQ(step.requests[0].chunks[1].place.offset, 4096u);
+  EXPECT_EQ(std::get<engine::HostRange>(step.requests[0].chunks[1].place).offset, 4096u);
   key.salt = store::DigestOfSalt("tenant");
   EXPECT_EQ(step.requests[1].chunks[0].key, store::DigestOfKey(key));
 }
@@ -155,7 +155,6 @@ struct Case {
 };
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
 TEST_F(TranslateTest, EveryInvalidFieldOfAReadStepIsNamed) {
   using Step = v1::ReadStep;
@@ -199,8 +198,10 @@ TEST_F(TranslateTest, EveryInvalidFieldOfAReadStepIsNamed) {
        "requests[0].chunks[1].shard: 1, must be 0 .. 0"},
       {[=](Step* s) { chunk(s)->clear_placement(); }, kInvalid,
        "requests[0].chunks[1].placement: missing"},
-      {[=](Step* s) { place(s)->mutable_device()->set_region_id(1); }, kUnimplemented,
-       "requests[0].chunks[1].placement.device: no GPU regions in this version"},
+      {[=](Step* s) { place(s)->mutable_device()->add_blocks(1); }, kInvalid,
+       "requests[0].chunks[1].placement.device.region_id: missing"},
+      {[=](Step* s) { place(s)->mutable_device()->set_region_id(1); }, kInvalid,
+       "requests[0].chunks[1].placement.device.blocks: missing"},
       {[=](Step* s) { place(s)->mutable_host()->set_buffer_id(0); }, kInvalid,
        "requests[0].chunks[1].placement.host.buffer_id: missing"},
       {[=](Step* s) { place(s)->mutable_host()->set_offset(~uint64_t{0} - 998); }, kInvalid,
@@ -242,8 +243,8 @@ TEST_F(TranslateTest, EveryInvalidFieldOfAStoreIsNamed) {
        "chunks[1].shard: 2, must be 0 .. 1"},
       {[](Store* s) { s->mutable_chunks(1)->set_shard(0); }, kInvalid,
        "chunks[1]: names the same chunk as chunks[0]"},
-      {[](Store* s) { s->mutable_chunks(0)->mutable_placement()->mutable_device(); },
-       kUnimplemented, "chunks[0].placement.device"},
+      {[](Store* s) { s->mutable_chunks(0)->mutable_placement()->mutable_device(); }, kInvalid,
+       "chunks[0].placement.device"},
   };
   for (const auto& c : cases) {
     v1::ClientMessage message;
@@ -261,15 +262,21 @@ TEST_F(TranslateTest, MessagesOutsideOperationsEndTheStreamWhenTheyMeanNothing) 
   EXPECT_EQ(Translate(message).status().code(), kInvalid);
   message.mutable_hello();
   EXPECT_EQ(Translate(message).status().code(), kInvalid);
-  message.mutable_scattered();
-  EXPECT_EQ(Translate(message).status().code(), kUnimplemented);
-  message.mutable_gathered();
-  EXPECT_EQ(Translate(message).status().code(), kUnimplemented);
 }
 
 TEST_F(TranslateTest, SmallMessagesPass) {
   auto plain = [this](const v1::ClientMessage& message) { return *Translate(message); };
   v1::ClientMessage message;
+  message.mutable_scattered()->set_region_id(7);
+  message.mutable_scattered()->set_part(2);
+  message.mutable_scattered()->set_sequence(9);
+  auto acknowledged = std::get<engine::PartAcknowledged>(plain(message));
+  EXPECT_FALSE(acknowledged.gathered);
+  EXPECT_EQ(acknowledged.region_id, 7u);
+  EXPECT_EQ(acknowledged.part, 2u);
+  EXPECT_EQ(acknowledged.sequence, 9u);
+  *message.mutable_gathered() = v1::Gathered();
+  EXPECT_TRUE(std::get<engine::PartAcknowledged>(plain(message)).gathered);
   message.mutable_cancel()->set_operation_id(1);
   EXPECT_EQ(std::get<engine::Cancel>(plain(message)).client_op, 1u);
   message.mutable_forward_began()->set_step_id(2);

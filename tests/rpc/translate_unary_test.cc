@@ -130,12 +130,16 @@ TEST_F(TranslateUnaryTest, EveryInvalidFieldOfARegionIsNamed) {
       {[](Request* r) { r->set_gpu_uuid(""); }, kInvalid, "gpu_uuid: 0 bytes"},
       {[](Request* r) { r->clear_memory(); }, kInvalid, "memory: missing"},
       {[](Request* r) { r->set_cuda_ipc_handle("x"); }, kInvalid, "cuda_ipc_handle: 1 bytes"},
-      {[](Request* r) { r->set_handoff_memory_id(3); }, absl::StatusCode::kNotFound,
-       "handoff_memory_id: 3"},
+      {[](Request* r) { r->set_handoff_memory_id(0); }, kInvalid, "handoff_memory_id: missing"},
       {[](Request* r) { r->set_allocation_bytes(0); }, kInvalid, "allocation_bytes: missing"},
       {[](Request* r) { r->set_block_count(0); }, kInvalid, "block_count: missing"},
       {[](Request* r) { r->set_landing_parts(1); }, kInvalid, "landing_parts: must be 0"},
       {[](Request* r) { r->clear_tensors(); }, kInvalid, "landing_parts: 0, must be 1 .. 64"},
+      {[](Request* r) {
+         r->clear_tensors();
+         r->set_landing_parts(2);
+       },
+       kInvalid, "allocation_bytes: 4096 make 2 parts of less than 4096"},
       {[](Request* r) { r->mutable_tensors(0)->clear_runs(); }, kInvalid,
        "tensors[0].runs: missing"},
       {[](Request* r) { r->mutable_tensors(0)->add_runs(); }, kInvalid,

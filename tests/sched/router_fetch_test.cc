@@ -310,7 +310,7 @@ TEST_F(RouterTest, VeryManyRequestsMayWantOneChunk) {
     router_->TakeCommands(&commands);
     ASSERT_THAT(commands, SizeIs(1));
     const Ticket ticket = std::get<ReadSegment>(commands[0]).ticket;
-    if (cancel) router_->Cancel(OperationId{1}, now_);
+    if (cancel) router_->Fail(OperationId{1}, absl::StatusCode::kCancelled, now_);
     router_->OnRead(ticket, kOk, now_);
     if (!cancel) router_->OnCopy(ticket, kOk, now_);
     EXPECT_EQ(router_->batches(), 0u);

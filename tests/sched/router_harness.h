@@ -63,7 +63,7 @@ class RouterTest : public ::testing::Test {
     Collect();
   }
   void Cancel(uint64_t batch) {
-    router_->Cancel(OperationId{batch}, now_);
+    router_->Fail(OperationId{batch}, absl::StatusCode::kCancelled, now_);
     Collect();
   }
   void EndRead(const ReadSegment& read, absl::StatusCode code = absl::StatusCode::kOk) {

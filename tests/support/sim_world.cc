@@ -44,7 +44,7 @@ void SimWorld::AdmitAt(TimeNs at, BatchSpec spec) {
 void SimWorld::CancelAt(TimeNs at, OperationId batch) {
   At(at, [this, batch] {
     checker_.Cancel(batch);
-    router_.Cancel(batch, now_);
+    router_.Fail(batch, absl::StatusCode::kCancelled, now_);
   });
 }
 

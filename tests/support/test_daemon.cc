@@ -28,7 +28,8 @@ config::IoEngine EngineUnderTest() {
                                                                 : config::IoEngine::kUring;
 }
 
-TestDaemon::TestDaemon(Tweak tweak) {
+TestDaemon::TestDaemon(Tweak tweak, uint32_t gpus)
+    : gpus_(gpus), gpu_control_(std::make_shared<gpu::FakeGpuControl>()) {
   SetLogLevel("error");
   const std::string dir = dir_.path().string();
   std::filesystem::create_directory(dir + "/nvme");
@@ -62,12 +63,19 @@ void TestDaemon::Stop() {
   EXPECT_EQ(stats.leases.Get(), 0u);
   EXPECT_EQ(stats.staged_bytes.Get(), 0u);
   EXPECT_EQ(stats.pool_used_bytes.Get(), 0u);
+  EXPECT_EQ(stats.landing_parts_overdue.Get(), 0u);
+  EXPECT_EQ(gpu_control_->mappings, 0);
   daemon_.reset();
+}
+
+absl::StatusOr<std::unique_ptr<Daemon>> StartWithoutGpus(const config::Options& options) {
+  return Daemon::Start(options, [] { return gpu::OpenFakeDriver(0); });
 }
 
 void TestDaemon::Restart() {
   Stop();
-  auto daemon = Daemon::Start(options_);
+  auto daemon =
+      Daemon::Start(options_, [this] { return gpu::OpenFakeDriver(gpus_, gpu_control_); });
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   daemon_ = *std::move(daemon);
 }

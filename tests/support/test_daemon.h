@@ -14,6 +14,7 @@
 #include "client/client.h"
 #include "server/config/options.h"
 #include "server/daemon.h"
+#include "tests/support/fake_gpu.h"
 
 namespace kvstream {
 
@@ -38,7 +39,8 @@ class TestDaemon {
  public:
   using Tweak = std::function<void(config::Options&)>;
   // Two tiers, a pool of 64 MiB, no metrics; `tweak` changes what a test needs otherwise.
-  explicit TestDaemon(Tweak tweak = nullptr);
+  // `gpus`: how many fake GPUs it has, which the control is for.
+  explicit TestDaemon(Tweak tweak = nullptr, uint32_t gpus = 0);
   // Stops it, and expects that nothing is left over: no session, lease, buffer or used slot.
   ~TestDaemon();
 
@@ -46,6 +48,7 @@ class TestDaemon {
   Daemon& daemon() { return *daemon_; }
   const engine::EngineStats& stats() const { return daemon_->stats(); }
   const config::Options& options() const { return options_; }
+  gpu::FakeGpuControl& gpu_control() { return *gpu_control_; }
   std::string socket() const { return options_.grpc_socket; }
   std::filesystem::path root(size_t tier) const { return options_.tiers[tier].root; }
   // Published files of a tier, sorted.
@@ -59,8 +62,13 @@ class TestDaemon {
 
   TempDir dir_;
   config::Options options_;
+  const uint32_t gpus_;
+  const std::shared_ptr<gpu::FakeGpuControl> gpu_control_;
   std::unique_ptr<Daemon> daemon_;
 };
+
+// A daemon with these options and no GPU.
+absl::StatusOr<std::unique_ptr<Daemon>> StartWithoutGpus(const config::Options& options);
 
 // One client with a namespace and a host buffer.
 class Worker {

@@ -1,0 +1,217 @@
+// The names of the numbers: a table for each stats struct, which does not compile while a number of
+// the struct has no name. Constants; any thread.
+#pragma once
+
+#include <iterator>
+
+#include "server/base/stats.h"
+#include "server/base/types.h"
+#include "server/engine/stats.h"
+#include "server/gpu/gpu.h"
+#include "server/rpc/stats.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::metrics {
+
+using engine::EngineStats;
+using engine::TierEngineStats;
+using gpu::DeviceStats;
+using rpc::RpcStats;
+using tier::TierStats;
+
+// A number of a stats struct and its name.
+template <typename Stats, typename Number>
+struct Series {
+  const char* name;
+  const char* help;
+  Number Stats::*number;
+};
+
+inline constexpr Series<EngineStats, Gauge> kEngineGauges[] = {
+    {"kvstreamd_pool_bytes", "Size of the staging pool.", &EngineStats::pool_bytes},
+    {"kvstreamd_pool_reserved_bytes", "Share of the pool that only reads may use.",
+     &EngineStats::pool_reserved_bytes},
+    {"kvstreamd_pool_used_bytes", "Bytes of the pool in use.", &EngineStats::pool_used_bytes},
+    {"kvstreamd_staged_bytes", "Staged chunks that are not yet written everywhere.",
+     &EngineStats::staged_bytes},
+    {"kvstreamd_pool_huge_pages", "1 when the pool lies on huge pages.",
+     &EngineStats::pool_huge_pages},
+    {"kvstreamd_sessions", "Sessions that are open.", &EngineStats::sessions_open},
+    {"kvstreamd_host_buffers", "Host buffers attached.", &EngineStats::host_buffers},
+    {"kvstreamd_host_buffer_bytes", "Bytes of the host buffers attached.",
+     &EngineStats::host_buffer_bytes},
+    {"kvstreamd_unmapping_bytes", "Bytes of host buffers given up and not yet unmapped.",
+     &EngineStats::unmapping_bytes},
+    {"kvstreamd_regions", "Regions of GPU memory that are open.", &EngineStats::regions},
+    {"kvstreamd_landing_regions", "Landing buffers among the regions.",
+     &EngineStats::landing_regions},
+    {"kvstreamd_landing_parts_overdue",
+     "Parts of landing buffers that workers have, of operations that have ended.",
+     &EngineStats::landing_parts_overdue},
+    {"kvstreamd_leases", "Leases in force.", &EngineStats::leases},
+    {"kvstreamd_leased_chunks", "Chunks that leases protect.", &EngineStats::leased_chunks},
+    {"kvstreamd_unhandled_events", "Events that the engine loop has not handled.",
+     &EngineStats::unhandled_events},
+    {"kvstreamd_operations_running", "Operations that have not quiesced.",
+     &EngineStats::operations_running},
+    {"kvstreamd_index_chunks", "Chunks in the index.", &EngineStats::index_chunks},
+    {"kvstreamd_draining", "1 while new operations are refused.", &EngineStats::draining},
+};
+
+inline constexpr Series<EngineStats, Counter> kEngineCounters[] = {
+    {"kvstreamd_sessions_opened_total", "Sessions opened.", &EngineStats::sessions_opened},
+    {"kvstreamd_landing_timeouts_total",
+     "Times that a worker had a part of its landing buffer for too long.",
+     &EngineStats::landing_timeouts},
+    {"kvstreamd_leases_expired_total", "Leases that ended by their time.",
+     &EngineStats::leases_expired},
+    {"kvstreamd_read_steps_total", "ReadStep operations accepted.", &EngineStats::read_steps},
+    {"kvstreamd_stores_total", "Store operations accepted.", &EngineStats::stores},
+    {"kvstreamd_lookups_total", "Lookups answered.", &EngineStats::lookups},
+    {"kvstreamd_lookup_keys_total", "Keys asked for by lookups.", &EngineStats::lookup_keys},
+    {"kvstreamd_lookup_hits_total", "Keys that lookups found.", &EngineStats::lookup_hits},
+    {"kvstreamd_operations_rejected_total", "Operations refused.", &EngineStats::rejected},
+    {"kvstreamd_operations_cancelled_total", "Operations cancelled.", &EngineStats::cancelled},
+    {"kvstreamd_deadlines_exceeded_total", "Operations whose deadline passed first.",
+     &EngineStats::deadlines_exceeded},
+    {"kvstreamd_chunks_delivered_total", "Chunks delivered to clients.",
+     &EngineStats::chunks_delivered},
+    {"kvstreamd_chunks_failed_total", "Chunks of reads that failed.", &EngineStats::chunks_failed},
+    {"kvstreamd_chunks_missing_total", "Chunks of reads that were not there.",
+     &EngineStats::chunks_missing},
+    {"kvstreamd_delivered_bytes_total", "Bytes delivered to clients.",
+     &EngineStats::bytes_delivered},
+    {"kvstreamd_delivered_from_pool_bytes_total",
+     "Bytes delivered out of the staging pool, without a tier.", &EngineStats::bytes_from_pool},
+    {"kvstreamd_chunks_stored_total", "Chunks staged for writing.", &EngineStats::chunks_stored},
+    {"kvstreamd_stored_bytes_total", "Bytes staged for writing.", &EngineStats::bytes_stored},
+    {"kvstreamd_chunks_existed_total", "Chunks of stores that were present already.",
+     &EngineStats::chunks_existed},
+    {"kvstreamd_chunks_dropped_total", "Chunks of stores that found no room in time.",
+     &EngineStats::chunks_dropped},
+    {"kvstreamd_chunks_lost_total", "Staged chunks whose every write failed.",
+     &EngineStats::chunks_lost},
+};
+
+inline constexpr Series<EngineStats, Histogram> kEngineHistograms[] = {
+    {"kvstreamd_read_step_seconds", "A ReadStep, from arrival to quiesced.",
+     &EngineStats::read_step_us},
+    {"kvstreamd_store_release_seconds", "A Store, from arrival to quiesced.",
+     &EngineStats::store_release_us},
+    {"kvstreamd_lookup_seconds", "A Lookup, from arrival to its answer.", &EngineStats::lookup_us},
+};
+
+inline constexpr Series<RpcStats, Gauge> kRpcGauges[] = {
+    {"kvstreamd_streams", "Session streams that are open.", &RpcStats::streams_open},
+    {"kvstreamd_calls_waiting", "Unary calls that wait for the engine.", &RpcStats::calls_waiting},
+    {"kvstreamd_lookup_keys_waiting", "Keys of lookups that wait for the engine.",
+     &RpcStats::lookup_keys_waiting},
+};
+
+inline constexpr Series<RpcStats, Counter> kRpcCounters[] = {
+    {"kvstreamd_calls_refused_total", "Unary calls refused because too much waits.",
+     &RpcStats::calls_refused},
+    {"kvstreamd_streams_held_total",
+     "Times that a stream was read no further until the engine had caught up.",
+     &RpcStats::streams_held},
+    {"kvstreamd_hellos_missed_total", "Connections and streams that said no hello in time.",
+     &RpcStats::hellos_missed},
+};
+
+inline constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
+    {"kvstreamd_tier_out", "1 while the tier is out of service.", &TierEngineStats::out},
+    {"kvstreamd_tier_held_out", "1 while an operator holds the tier out of service.",
+     &TierEngineStats::held_out},
+    {"kvstreamd_tier_in_flight_bytes", "Bytes of reads in flight.",
+     &TierEngineStats::in_flight_bytes},
+    {"kvstreamd_tier_window_bytes", "Bytes of reads that may be in flight.",
+     &TierEngineStats::window_bytes},
+    {"kvstreamd_tier_quarantined_bytes", "Pool held by reads that nobody waits for any more.",
+     &TierEngineStats::quarantined_bytes},
+    {"kvstreamd_tier_quarantine_limit_bytes", "Quarantine at which the tier is taken out.",
+     &TierEngineStats::quarantine_limit_bytes},
+    {"kvstreamd_tier_write_backlog_bytes", "Bytes that wait to be written.",
+     &TierEngineStats::write_backlog_bytes},
+    {"kvstreamd_tier_read_rate_bytes_per_second", "Read rate while busy; 0 until known.",
+     &TierEngineStats::read_rate},
+    {"kvstreamd_tier_write_rate_bytes_per_second", "Write rate while busy; 0 until known.",
+     &TierEngineStats::write_rate},
+};
+
+inline constexpr Series<TierEngineStats, Counter> kTierEngineCounters[] = {
+    {"kvstreamd_tier_delivered_bytes_total", "Bytes delivered to clients from this tier.",
+     &TierEngineStats::bytes_delivered},
+    {"kvstreamd_tier_segments_read_total", "Segments read.", &TierEngineStats::segments_read},
+    {"kvstreamd_tier_segments_hedged_total",
+     "Segments read again from this tier because another was late, or would have been later.",
+     &TierEngineStats::segments_hedged},
+    {"kvstreamd_tier_corrupt_reads_total", "Reads whose bytes failed verification.",
+     &TierEngineStats::corrupt_reads},
+    {"kvstreamd_tier_missing_files_total", "Reads that found no file.",
+     &TierEngineStats::missing_files},
+    {"kvstreamd_tier_failed_reads_total", "Segment reads that failed.",
+     &TierEngineStats::failed_reads},
+    {"kvstreamd_tier_chunks_written_total", "Chunks published.", &TierEngineStats::chunks_written},
+    {"kvstreamd_tier_chunks_existed_total", "Writes that met the chunk published already.",
+     &TierEngineStats::chunks_existed},
+    {"kvstreamd_tier_failed_writes_total", "Chunk writes that failed.",
+     &TierEngineStats::failed_writes},
+    {"kvstreamd_tier_writes_dropped_total",
+     "Second copies given up because the tier or the pool was too busy.",
+     &TierEngineStats::writes_dropped},
+    {"kvstreamd_tier_files_set_aside_total", "Damaged files taken out of their names.",
+     &TierEngineStats::files_set_aside},
+    {"kvstreamd_tier_outages_total", "Times that the tier was taken out of service.",
+     &TierEngineStats::times_out},
+};
+
+inline constexpr Series<TierStats, Gauge> kTierGauges[] = {
+    {"kvstreamd_tier_open_files", "Descriptors kept open for reading.", &TierStats::open_files},
+};
+
+inline constexpr Series<TierStats, Counter> kTierCounters[] = {
+    {"kvstreamd_tier_read_bytes_total", "Bytes read from the tier.", &TierStats::bytes_read},
+    {"kvstreamd_tier_written_bytes_total", "Bytes written to the tier.", &TierStats::bytes_written},
+    {"kvstreamd_tier_read_errors_total", "Device reads that failed.", &TierStats::read_errors},
+    {"kvstreamd_tier_write_errors_total", "Writes that failed.", &TierStats::write_errors},
+    {"kvstreamd_tier_short_reads_resumed_total", "Short reads that were continued.",
+     &TierStats::short_reads_resumed},
+    {"kvstreamd_tier_retries_total", "Requests given to the kernel again.", &TierStats::retries},
+    {"kvstreamd_tier_unknown_completions_total", "Completions whose request is unknown; a bug.",
+     &TierStats::unknown_completions},
+    {"kvstreamd_tier_descriptor_shortages_total", "Opens that met the limit of descriptors.",
+     &TierStats::descriptor_shortages},
+};
+
+inline constexpr Series<DeviceStats, Gauge> kGpuGauges[] = {
+    {"kvstreamd_gpu_usable", "0 once the GPU is lost after a CUDA error.", &DeviceStats::usable},
+    {"kvstreamd_gpu_regions", "Regions that are open.", &DeviceStats::regions},
+    {"kvstreamd_gpu_mapped_bytes", "Memory of workers that the daemon has mapped.",
+     &DeviceStats::mapped_bytes},
+    {"kvstreamd_gpu_queued_bytes", "Bytes of copies that have not ended.",
+     &DeviceStats::queued_bytes},
+};
+
+inline constexpr Series<DeviceStats, Counter> kGpuCounters[] = {
+    {"kvstreamd_gpu_in_bytes_total", "Bytes copied to the GPU.", &DeviceStats::bytes_in},
+    {"kvstreamd_gpu_out_bytes_total", "Bytes copied from the GPU.", &DeviceStats::bytes_out},
+    {"kvstreamd_gpu_fragments_total", "Contiguous pieces copied.", &DeviceStats::fragments},
+    {"kvstreamd_gpu_batches_total", "Batches of pieces copied.", &DeviceStats::batches},
+};
+
+// The stats structs hold nothing but numbers, so their sizes tell how many they have: a number
+// without a name above is an error here.
+static_assert(sizeof(TierStats) ==
+              std::size(kTierGauges) * sizeof(Gauge) + std::size(kTierCounters) * sizeof(Counter));
+static_assert(sizeof(TierEngineStats) == std::size(kTierEngineGauges) * sizeof(Gauge) +
+                                             std::size(kTierEngineCounters) * sizeof(Counter));
+static_assert(sizeof(RpcStats) ==
+              std::size(kRpcGauges) * sizeof(Gauge) + std::size(kRpcCounters) * sizeof(Counter));
+static_assert(sizeof(DeviceStats) ==
+              std::size(kGpuGauges) * sizeof(Gauge) + std::size(kGpuCounters) * sizeof(Counter));
+static_assert(sizeof(EngineStats) == kTiersMax * sizeof(TierEngineStats) +
+                                         std::size(kEngineGauges) * sizeof(Gauge) +
+                                         std::size(kEngineCounters) * sizeof(Counter) +
+                                         std::size(kEngineHistograms) * sizeof(Histogram));
+
+}  // namespace kvstream::metrics
