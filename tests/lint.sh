@@ -47,11 +47,16 @@ tidy() {
 }
 analyse() {
   xargs -P "$(nproc)" -n 1 clang++ -fsyntax-only -std=c++20 -Wthread-safety -Werror=thread-safety \
-    -I. "-Ibuild/$preset/proto" '-DKVSTREAM_VERSION=""'
+    -I. "-Ibuild/$preset/proto" -isystem "$cuda/include" '-DKVSTREAM_VERSION=""'
 }
 
+# Without the toolkit there is nothing to analyse its users with.
+cuda=${CUDA_HOME:-/usr/local/cuda}
+needs_cuda='^client/cuda/'
+[[ ! -e $cuda/include/cuda_runtime_api.h ]] || needs_cuda='^$'
+
 sees_grpc='^(server/rpc/|server/[a-z_]*\.cc$|client/|bench/)'
-sources=$(git ls-files 'server/*.cc' 'client/*.cc' 'bench/*.cc')
+sources=$(git ls-files 'server/*.cc' 'client/*.cc' 'bench/*.cc' | grep -v "$needs_cuda")
 if [[ -n $all ]]; then
   tidy <<<"$sources"
 else

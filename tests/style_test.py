@@ -18,7 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
-SUFFIXES = (".cc", ".h", ".py", ".sh")
+SUFFIXES = (".cc", ".cu", ".h", ".py", ".sh")
 SCRIPTS = (".ci/run",)
 # In two parts, so that this file may name them.
 BANNED_WORDS = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
@@ -53,7 +53,7 @@ BORDERS = [
     (re.compile(r"prometheus/"), ["server/metrics/"]),
     (re.compile(r"google/protobuf/|.*\.pb\.h$"),
      ["server/rpc/", "server/config/", "client/", "tests/"]),
-    (re.compile(r"cuda_runtime"), ["server/gpu/cuda_gpu.cc"]),
+    (re.compile(r"cuda(_runtime.*)?\.h$|cublas"), ["server/gpu/", "client/cuda/", "tests/gpu/"]),
 ]
 
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
@@ -150,7 +150,8 @@ def check_sizes(path, text):
     for number, line in enumerate(lines, 1):
         if len(line) > COLUMNS_MAX:
             yield number, f"the line has {len(line)} columns, more than {COLUMNS_MAX}"
-    by_language = {".cc": cpp_functions, ".h": cpp_functions, ".py": python_functions}
+    by_language = {".cc": cpp_functions, ".cu": cpp_functions, ".h": cpp_functions,
+                   ".py": python_functions}
     functions = by_language.get(os.path.splitext(path)[1], shell_functions)
     for name, first, last in functions(text):
         if last - first + 1 > FUNCTION_LINES_MAX:
@@ -175,7 +176,7 @@ def check_header(path, text):
 
 
 def check_includes(path, text):
-    if not path.endswith((".cc", ".h")):
+    if not path.endswith((".cc", ".cu", ".h")):
         return
     room = max((f for f in INCLUDES if path.startswith(f)), key=len, default=None)
     if room == "server/" and path.count("/") > 1:
@@ -314,7 +315,8 @@ class SelfTest(unittest.TestCase):
                 ("grpcpp/grpcpp.h", "server/rpc/a.cc", "server/daemon.cc"),
                 ("prometheus/counter.h", "server/metrics/a.cc", "server/rpc/a.cc"),
                 ("google/protobuf/message.h", "server/config/a.cc", "server/engine/a.cc"),
-                ("cuda_runtime_api.h", "server/gpu/cuda_gpu.cc", "server/gpu/null_gpu.cc")):
+                ("cuda_runtime_api.h", "server/gpu/cuda_gpu.cc", "server/engine/engine.cc"),
+                ("cuda.h", "client/cuda/copier.cc", "client/client.cc")):
             with self.subTest(included=included):
                 self.assert_finds(allowed, f"#include <{included}>\n")
                 self.assert_finds(refused, f"#include <{included}>\n", "stops at")

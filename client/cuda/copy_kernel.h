@@ -1,0 +1,33 @@
+// Copies many small ranges of device memory in one launch. The grid is small on purpose: an engine
+// that computes meanwhile should lose little.
+//
+// Thread rule: any thread whose current device is the stream's. Ownership: none.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace kvstream::cuda {
+
+// `bytes` from address `src` to address `dst`, of any alignment. Ranges must not overlap.
+struct Copy {
+  uint64_t src = 0;
+  uint64_t dst = 0;
+  uint64_t bytes = 0;
+};
+
+// What a warp takes at once: longer copies should be cut, or one warp works alone in the end.
+inline constexpr uint64_t kCopyBytesMax = 16 * 1024;
+
+struct CopyGrid {
+  unsigned blocks = 16;
+  // A multiple of 32, at most 1024.
+  unsigned threads = 512;
+};
+
+// Queues `count` copies, listed in device memory that must stay until they are done. Errors: the
+// launch's.
+cudaError_t LaunchCopies(const Copy* copies, uint32_t count, CopyGrid grid, cudaStream_t stream);
+
+}  // namespace kvstream::cuda
