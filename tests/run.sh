@@ -2,10 +2,12 @@
 # Builds KVStream and runs its tests, the style test among them. Installs missing packages when it
 # runs as root.
 #
-#   tests/run.sh [--preset NAME] [--filter REGEX]
+#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu]
 #
 #   --preset NAME    preset of CMakePresets.json: release (default), debug, asan-ubsan, tsan
 #   --filter REGEX   only the tests whose name matches
+#   --gpu            only what runs on a GPU: it needs one, the CUDA toolkit and nvcc, and says
+#                    which of them is missing
 #   --help           this text
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,6 +22,7 @@ die() {
 
 preset=release
 filter=
+gpu=
 while (($# > 0)); do
   case "$1" in
     --preset)
@@ -31,6 +34,10 @@ while (($# > 0)); do
       filter=${2:-}
       [[ -n $filter ]] || die "--filter needs a regular expression"
       shift 2
+      ;;
+    --gpu)
+      gpu=yes
+      shift
       ;;
     --help)
       usage
@@ -49,4 +56,16 @@ cmake --build --preset "$preset" -j "$(nproc)"
 
 # A sanitizer's finding must fail its test: UBSan goes on by default.
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
+if [[ -n $gpu ]]; then
+  build=build/$preset
+  if [[ ! -x $build/tests/gpu/mini_engine ]]; then
+    echo "SKIPPED: no CUDA toolkit with nvcc was found when $build was configured"
+    exit 0
+  fi
+  status=0
+  python3 tests/gpu/gpu_test.py "$build"/server/kvstreamd "$build"/client/kvstreamctl \
+    "$build"/tests/gpu/mini_engine || status=$?
+  ((status != 77)) || exit 0
+  exit "$status"
+fi
 ctest --preset "$preset" -j 2 --no-tests=error ${filter:+-R "$filter"}

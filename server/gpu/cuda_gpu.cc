@@ -355,7 +355,11 @@ CudaDriver::CudaDriver() {
   if (error == cudaSuccess && count > 0) error = calls_.Load();
   if (error != cudaSuccess || count == 0) {
     (void)cudaGetLastError();
-    reason_ = "no GPU: " + (error == cudaSuccess ? "CUDA sees no device" : Describe(error));
+    int version = 0;
+    (void)cudaDriverGetVersion(&version);
+    reason_ = "no GPU: " + (version == 0           ? "no NVIDIA driver"
+                            : error == cudaSuccess ? "CUDA sees no device"
+                                                   : Describe(error));
     return;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {
