@@ -52,11 +52,11 @@ analyse() {
 
 # Without the toolkit there is nothing to analyse its users with.
 cuda=${CUDA_HOME:-/usr/local/cuda}
-needs_cuda='^client/cuda/'
+needs_cuda='^client/cuda/|^server/gpu/cuda_gpu|^bench/gpu/'
 [[ ! -e $cuda/include/cuda_runtime_api.h ]] || needs_cuda='^$'
 
 sees_grpc='^(server/rpc/|server/[a-z_]*\.cc$|client/|bench/)'
-sources=$(git ls-files 'server/*.cc' 'client/*.cc' 'bench/*.cc' | grep -v "$needs_cuda")
+sources=$(git ls-files 'server/*.cc' 'client/*.cc' 'bench/*.cc' | grep -vE "$needs_cuda")
 if [[ -n $all ]]; then
   tidy <<<"$sources"
 else

@@ -114,6 +114,11 @@ void Landing::EndOperation(OperationId operation, Actions* actions) {
   Pump(actions);
 }
 
+bool Landing::WithWorker() const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const Part& part) { return part.state == State::kWithWorker; });
+}
+
 std::optional<OperationId> Landing::Unacknowledged(uint32_t index, uint64_t sequence) const {
   const Part& part = parts_[index];
   if (part.state != State::kWithWorker || part.sequence != sequence || part.abandoned) {

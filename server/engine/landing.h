@@ -66,6 +66,8 @@ class Landing {
                               Actions* actions);
   // The operation has ended: its jobs are forgotten, but for copies that are running.
   void EndOperation(OperationId operation, Actions* actions);
+  // Whether the worker has some part: its kernels may touch the buffer.
+  bool WithWorker() const;
   // Whether the worker still has the part of this sequence, for an operation that runs; which.
   std::optional<OperationId> Unacknowledged(uint32_t part, uint64_t sequence) const;
 

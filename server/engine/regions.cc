@@ -92,6 +92,10 @@ void Regions::Unregister(UnregisterMemory request) {
     return request.reply(absl::FailedPreconditionError(
         name + ": " + std::to_string(region->second.operations) + " running operations use it"));
   }
+  if (region->second.parts != nullptr && region->second.parts->WithWorker()) {
+    return request.reply(absl::FailedPreconditionError(
+        name + ": the worker has not said Scattered or Gathered for all of its parts"));
+  }
   for (const auto& [id, other] : session->regions) {
     if (other.landing != request.region_id) continue;
     return request.reply(absl::FailedPreconditionError(name + ": region " + std::to_string(id) +

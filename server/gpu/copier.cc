@@ -108,10 +108,10 @@ void Copier::Gather(Lane& lane) {
     if (copy.blocks.empty()) {
       ranges_.push_back({copy.offset + begin, most});
     } else {
-      copy.region->layout()->Map(copy.blocks, copy.offset + begin, most, &ranges_);
+      copy.region->layout()->Map(copy.blocks, copy.offset + begin, most,
+                                 kBatchFragments - fragments_.size(), &ranges_);
     }
     for (const DeviceRange& range : ranges_) {
-      if (fragments_.size() == kBatchFragments) break;
       fragments_.push_back(
           {copy.host + lane.offset, copy.region->address() + range.offset, range.bytes});
       lane.offset += range.bytes;

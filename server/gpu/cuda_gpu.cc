@@ -295,6 +295,11 @@ absl::Status CudaDevice::Copy(Direction direction, std::span<const Fragment> fra
     sizes_.push_back(fragment.bytes);
   }
   Stream& stream = StreamOf(direction);
+  // Each event tells one batch at a time.
+  if (stream.queued - stream.completed == kEvents) {
+    (void)cudaEventSynchronize(stream.events[stream.completed % kEvents]);
+    if (auto completed = Completed(direction); !completed.ok()) return completed.status();
+  }
   cudaMemcpyAttributes attributes{};
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
   size_t first = 0;

@@ -1,8 +1,8 @@
 // What the daemon asks of a GPU driver, and no more: open a worker's memory, copy, pin. One
 // implementation uses the CUDA runtime and is its only user (cuda_gpu.cc); one says that there is
-// none (null_gpu.cc); tests bring a third, over shared memory. All hold tests/gpu/driver_contract.
-// Nothing here launches a kernel: kernels of another process take time slices from the engine, copy
-// engines do not.
+// none (null_gpu.cc); tests bring a third, over shared memory, and hold two of them to one contract
+// (tests/gpu/driver_contract_test.cc). Nothing here launches a kernel: kernels of another process
+// take time slices from the engine, copy engines do not.
 #pragma once
 
 #include <cstddef>

@@ -59,7 +59,7 @@ absl::StatusOr<BlockLayout> BlockLayout::Make(std::span<const TensorLayout> tens
 }
 
 void BlockLayout::Map(std::span<const uint32_t> blocks, uint64_t offset, uint64_t bytes,
-                      std::vector<DeviceRange>* ranges) const {
+                      size_t most, std::vector<DeviceRange>* ranges) const {
   uint64_t block = offset / block_bytes_;
   uint64_t within = offset % block_bytes_;
   auto run = std::upper_bound(runs_.begin(), runs_.end(), within,
@@ -71,6 +71,8 @@ void BlockLayout::Map(std::span<const uint32_t> blocks, uint64_t offset, uint64_
                             std::min(bytes, run->length - skipped)};
     if (!ranges->empty() && ranges->back().offset + ranges->back().bytes == range.offset) {
       ranges->back().bytes += range.bytes;
+    } else if (ranges->size() == most) {
+      return;
     } else {
       ranges->push_back(range);
     }

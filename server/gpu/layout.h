@@ -6,6 +6,7 @@
 // layout.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -47,10 +48,11 @@ class BlockLayout {
   // The mean length of what one copy moves: neighbouring runs of a block count as one.
   uint64_t fragment_bytes() const { return block_bytes_ / runs_.size(); }
 
-  // Appends where bytes [offset, offset + bytes) of a chunk that lies in `blocks` are, in order;
-  // neighbours are merged, also with what is in `ranges` already. REQUIRES: the bytes lie within
-  // blocks.size() * block_bytes(), and each block is below block_count().
-  void Map(std::span<const uint32_t> blocks, uint64_t offset, uint64_t bytes,
+  // Appends where bytes [offset, offset + bytes) of a chunk that lies in `blocks` are, in order,
+  // until there are `most` ranges; neighbours are merged, also with what is in `ranges` already.
+  // REQUIRES: the bytes lie within blocks.size() * block_bytes(), and each block is below
+  // block_count().
+  void Map(std::span<const uint32_t> blocks, uint64_t offset, uint64_t bytes, size_t most,
            std::vector<DeviceRange>* ranges) const;
 
  private:

@@ -143,7 +143,7 @@ TEST(CancelTest, AClientKilledInTheMiddleLeavesNothingBehind) {
     const uint64_t before = daemon.stats().read_steps.Get();
     const pid_t pid = fork();
     if (pid == 0) {
-      execl(KVSTREAM_VICTIM, KVSTREAM_VICTIM, daemon.socket().c_str(), nullptr);
+      execl(KVSTREAM_VICTIM, KVSTREAM_VICTIM, daemon.socket().c_str(), "host", nullptr);
       _exit(127);
     }
     daemon.WaitUntil([&] { return daemon.stats().read_steps.Get() > before; }, "the victim reads");

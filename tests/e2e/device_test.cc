@@ -1,7 +1,11 @@
 // GPU memory through the daemon, over the fake GPU: real gRPC, real files, real mappings.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <random>
+#include <string>
 #include <thread>
 
 #include "tests/support/device_worker.h"
@@ -9,14 +13,6 @@
 
 namespace kvstream {
 namespace {
-
-DeviceWorker::Shape Landing(uint32_t gpu = 0) {
-  return {.gpu = gpu, .run_bytes = 3000, .landing_parts = 4};
-}
-// Long runs: straight into the blocks.
-DeviceWorker::Shape Direct(uint32_t gpu = 0) {
-  return {.gpu = gpu, .run_bytes = 64 * 1024, .blocks_per_chunk = 2, .segment_bytes = 256 * 1024};
-}
 
 class DeviceTest : public testing::Test {
  protected:
@@ -41,29 +37,29 @@ class DeviceTest : public testing::Test {
 };
 
 TEST_F(DeviceTest, LongRunsAreFilledStraight) {
-  RoundTrip(Direct(), v1::RegisterMemoryReply::WAY_DIRECT);
+  RoundTrip(DirectShape(), v1::RegisterMemoryReply::WAY_DIRECT);
   EXPECT_EQ(daemon_.daemon().gpus().stats(0).bytes_in.Get(), 3u * 8 * 2 * 8 * 64 * 1024);
 }
 
 TEST_F(DeviceTest, ShortRunsGoThroughTheLandingBuffer) {
-  RoundTrip(Landing(), v1::RegisterMemoryReply::WAY_LANDING);
+  RoundTrip(LandingShape(), v1::RegisterMemoryReply::WAY_LANDING);
 }
 
 TEST_F(DeviceTest, ShortRunsWithoutALandingBufferAreFilledStraight) {
-  DeviceWorker::Shape shape = Landing();
+  DeviceWorker::Shape shape = LandingShape();
   shape.landing_parts = 0;
   RoundTrip(shape, v1::RegisterMemoryReply::WAY_DIRECT);
 }
 
 TEST_F(DeviceTest, MemoryMayComeByTheHandoffSocket) {
-  DeviceWorker::Shape shape = Landing(1);
+  DeviceWorker::Shape shape = LandingShape(1);
   shape.vmm = true;
   RoundTrip(shape, v1::RegisterMemoryReply::WAY_LANDING);
 }
 
 TEST_F(DeviceTest, StagedChunksAreReadBackFromThePool) {
-  DeviceWorker worker(daemon_.socket(), Landing());
-  DeviceWorker straight(daemon_.socket(), Direct(1));
+  DeviceWorker worker(daemon_.socket(), LandingShape());
+  DeviceWorker straight(daemon_.socket(), DirectShape(1));
   for (DeviceWorker* w : {&worker, &straight}) {
     const auto tables = w->Shuffled(4, 1);
     for (size_t i = 0; i < 4; ++i) w->Fill(i + 1, tables[i]);
@@ -77,8 +73,8 @@ TEST_F(DeviceTest, StagedChunksAreReadBackFromThePool) {
 }
 
 TEST_F(DeviceTest, AChunkForTwoGpusIsReadOnce) {
-  DeviceWorker first(daemon_.socket(), Direct(0));
-  DeviceWorker second(daemon_.socket(), Direct(1));
+  DeviceWorker first(daemon_.socket(), DirectShape(0));
+  DeviceWorker second(daemon_.socket(), DirectShape(1));
   const auto keys = Keys(1, 8);
   ASSERT_TRUE(first.Put(keys, first.Shuffled(8, 1)).ok());
   daemon_.WaitWritten();
@@ -109,7 +105,7 @@ TEST_F(DeviceTest, AChunkForTwoGpusIsReadOnce) {
 }
 
 TEST_F(DeviceTest, AWorkerThatDoesNotScatterLosesTheOperationAtItsDeadline) {
-  DeviceWorker worker(daemon_.socket(), Landing());
+  DeviceWorker worker(daemon_.socket(), LandingShape());
   const auto keys = Keys(1, 8);
   ASSERT_TRUE(worker.Put(keys, worker.Shuffled(8, 1)).ok());
   daemon_.WaitWritten();
@@ -131,7 +127,7 @@ TEST_F(DeviceTest, AWorkerThatDoesNotScatterLosesTheOperationAtItsDeadline) {
 }
 
 TEST_F(DeviceTest, AStoreThatIsNotGatheredEndsAtItsDeadlineAndKeepsNothing) {
-  DeviceWorker worker(daemon_.socket(), Landing());
+  DeviceWorker worker(daemon_.socket(), LandingShape());
   worker.landing().Hold();
   v1::Store message = worker.StoreOf(Keys(1, 8), worker.Shuffled(8, 1));
   message.set_deadline_ms(50);
@@ -147,8 +143,8 @@ TEST_F(DeviceTest, AStoreThatIsNotGatheredEndsAtItsDeadlineAndKeepsNothing) {
 }
 
 TEST_F(DeviceTest, ALostGpuFailsItsOperationsAndHostMemoryGoesOn) {
-  DeviceWorker worker(daemon_.socket(), Landing());
-  DeviceWorker straight(daemon_.socket(), Direct(1));
+  DeviceWorker worker(daemon_.socket(), LandingShape());
+  DeviceWorker straight(daemon_.socket(), DirectShape(1));
   ASSERT_TRUE(worker.Put(Keys(1, 8), worker.Shuffled(8, 1)).ok());
   ASSERT_TRUE(straight.Put(Keys(1, 8), straight.Shuffled(8, 1)).ok());
   daemon_.gpu_control().lost = true;
@@ -165,7 +161,7 @@ TEST_F(DeviceTest, ALostGpuFailsItsOperationsAndHostMemoryGoesOn) {
 }
 
 TEST_F(DeviceTest, NothingIsClosedOrSaidToBeEndedWhileDmaRuns) {
-  auto worker = std::make_unique<DeviceWorker>(daemon_.socket(), Direct());
+  auto worker = std::make_unique<DeviceWorker>(daemon_.socket(), DirectShape());
   ASSERT_TRUE(worker->Put(Keys(1, 8), worker->Shuffled(8, 1)).ok());
   daemon_.gpu_control().held = true;
   const auto read = *worker->client().ReadStep(worker->StepOf(Keys(1, 8), worker->Shuffled(8, 2)));
@@ -183,8 +179,8 @@ TEST_F(DeviceTest, NothingIsClosedOrSaidToBeEndedWhileDmaRuns) {
 }
 
 TEST_F(DeviceTest, RegionsAreTheSessionsOwnAndCloseOnRequest) {
-  DeviceWorker worker(daemon_.socket(), Landing());
-  DeviceWorker other(daemon_.socket(), Direct());
+  DeviceWorker worker(daemon_.socket(), LandingShape());
+  DeviceWorker other(daemon_.socket(), DirectShape());
   EXPECT_EQ(other.client().UnregisterMemory(worker.region().region_id).code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(worker.client().UnregisterMemory(worker.landing_region().region_id).code(),
@@ -199,8 +195,8 @@ TEST_F(DeviceTest, RegionsAreTheSessionsOwnAndCloseOnRequest) {
 }
 
 TEST_F(DeviceTest, PlacementsThatAreNotTheRegionsAreRefused) {
-  DeviceWorker worker(daemon_.socket(), Landing());
-  DeviceWorker other(daemon_.socket(), Direct());
+  DeviceWorker worker(daemon_.socket(), LandingShape());
+  DeviceWorker other(daemon_.socket(), DirectShape());
   const auto tables = worker.Shuffled(2, 1);
   const auto refused = [&](auto change, absl::StatusCode code, const std::string& named) {
     v1::ReadStep step = worker.StepOf(Keys(1, 2), tables);
@@ -227,7 +223,7 @@ TEST_F(DeviceTest, PlacementsThatAreNotTheRegionsAreRefused) {
 }
 
 TEST_F(DeviceTest, AnAnswerThatWasNotAskedForEndsTheSession) {
-  DeviceWorker worker(daemon_.socket(), Landing());
+  DeviceWorker worker(daemon_.socket(), LandingShape());
   v1::Scattered scattered;
   scattered.set_region_id(worker.landing_region().region_id);
   scattered.set_part(1);
@@ -238,7 +234,7 @@ TEST_F(DeviceTest, AnAnswerThatWasNotAskedForEndsTheSession) {
 }
 
 TEST_F(DeviceTest, WhateverEndsOperationsEarlyLaterOnesAreWhole) {
-  DeviceWorker worker(daemon_.socket(), Landing());
+  DeviceWorker worker(daemon_.socket(), LandingShape());
   const auto keys = Keys(1, 16);
   ASSERT_TRUE(worker.Put(keys, worker.Shuffled(16, 1)).ok());
   std::mt19937 random(5);
@@ -264,9 +260,48 @@ TEST_F(DeviceTest, WhateverEndsOperationsEarlyLaterOnesAreWhole) {
   EXPECT_TRUE(worker.OnlyTouched(tables));
 }
 
+// What a killed worker does, in a program of its own.
+TEST_F(DeviceTest, WorkersKilledIdleAndInTheMiddleLeaveNothingBehind) {
+  DeviceWorker landing(daemon_.socket(), LandingShape());
+  DeviceWorker direct(daemon_.socket(), DirectShape());
+  ASSERT_TRUE(landing.Put(Keys(1, 8), landing.Shuffled(8, 1)).ok());
+  ASSERT_TRUE(direct.Put(Keys(1, 8), direct.Shuffled(8, 1)).ok());
+  const int mappings = daemon_.gpu_control().mappings;
+  std::mt19937 random(17);
+  for (const std::string memory : {"idle", "landing", "direct"}) {
+    for (int cycle = 0; cycle < 20; ++cycle) {
+      const uint64_t before = daemon_.stats().read_steps.Get();
+      const uint64_t rounds = 1 + random() % 3;
+      const pid_t pid = fork();
+      if (pid == 0) {
+        execl(KVSTREAM_VICTIM, KVSTREAM_VICTIM, daemon_.socket().c_str(), memory.c_str(), nullptr);
+        _exit(127);
+      }
+      daemon_.WaitUntil(
+          [&] {
+            return memory == "idle" ? daemon_.stats().regions.Get() == 5
+                                    : daemon_.stats().read_steps.Get() >= before + rounds;
+          },
+          "the victim is there");
+      ASSERT_EQ(kill(pid, SIGKILL), 0);
+      ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
+      daemon_.WaitUntil([&] { return daemon_.stats().sessions_open.Get() == 2; },
+                        "it is forgotten");
+      daemon_.WaitUntil([&] { return daemon_.gpu_control().mappings == mappings; },
+                        "its memory is closed");
+      ASSERT_EQ(daemon_.stats().landing_parts_overdue.Get(), 0u);
+    }
+  }
+  for (DeviceWorker* worker : {&landing, &direct}) {
+    const auto tables = worker->Shuffled(8, 2);
+    ASSERT_EQ(worker->Get(Keys(1, 8), tables).leading_valid(), 8u);
+    for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(worker->Holds(i + 1, tables[i]));
+  }
+}
+
 TEST(SlowWorkerTest, AWorkerThatKeepsAPartTooLongLosesTheOperation) {
   TestDaemon daemon([](config::Options& o) { o.gpu.landing_ack = 20 * kMillisecond; }, 1);
-  DeviceWorker worker(daemon.socket(), Landing());
+  DeviceWorker worker(daemon.socket(), LandingShape());
   ASSERT_TRUE(worker.Put(Keys(1, 8), worker.Shuffled(8, 1)).ok());
   worker.landing().Hold();
   const auto read = *worker.client().ReadStep(worker.StepOf(Keys(1, 8), worker.Shuffled(8, 2)));

@@ -134,6 +134,7 @@ TEST_F(LandingTest, APartOfAnEndedOperationStaysBusyUntilTheWorkerAnswers) {
   EXPECT_EQ(overdue_.Get(), 2u);
   EXPECT_TRUE(actions_.copies.empty());  // Its kernels may still read the parts.
   EXPECT_FALSE(landing_.Unacknowledged(0, 1).has_value());
+  EXPECT_TRUE(landing_.WithWorker());
   EXPECT_TRUE(Acknowledge(0).ok());
   EXPECT_EQ(overdue_.Get(), 1u);
   EXPECT_TRUE(actions_.moved.empty());

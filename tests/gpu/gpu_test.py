@@ -161,7 +161,8 @@ def used_memory():
 def kills(daemon):
     daemon.wait_let_go()
     before = used_memory()
-    for scenario, ready in (("hold", "holding"), ("read-loop", "reading"), ("store-loop", "storing")):
+    for scenario, ready in (("hold", "holding"), ("read-loop", "reading"),
+                            ("store-loop", "storing")):
         for cycle in range(CYCLES):
             flags = ["--seed", str(random.randrange(1 << 40)), "--blocks", "256"]
             if cycle % 2 == 1:

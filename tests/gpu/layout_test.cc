@@ -12,7 +12,7 @@ namespace {
 std::vector<DeviceRange> Map(const BlockLayout& layout, const std::vector<uint32_t>& blocks,
                              uint64_t offset, uint64_t bytes) {
   std::vector<DeviceRange> ranges;
-  layout.Map(blocks, offset, bytes, &ranges);
+  layout.Map(blocks, offset, bytes, SIZE_MAX, &ranges);
   return ranges;
 }
 
@@ -50,6 +50,13 @@ TEST(BlockLayoutTest, NeighboursAreOneRange) {
   EXPECT_EQ(Map(layout, {3, 4, 5, 1}, 0, 800), (std::vector<DeviceRange>{{664, 600}, {264, 200}}));
 }
 
+TEST(BlockLayoutTest, NoMoreRangesThanAreWantedAreMade) {
+  const auto layout = *BlockLayout::Make(KeysAndValues(), 10, 4000);
+  std::vector<DeviceRange> ranges;
+  layout.Map(std::vector<uint32_t>{7, 2}, 150, 600, 2, &ranges);
+  EXPECT_EQ(ranges, (std::vector<DeviceRange>{{1750, 50}, {2700, 100}}));
+}
+
 TEST(BlockLayoutTest, AnySplitOfAChunkIsTheSameAsTheWhole) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
@@ -75,7 +82,7 @@ TEST(BlockLayoutTest, AnySplitOfAChunkIsTheSameAsTheWhole) {
     std::vector<DeviceRange> parts;
     for (uint64_t at = 0; at < bytes;) {
       const uint64_t length = std::min<uint64_t>(bytes - at, 1 + random() % 64);
-      layout.Map(blocks, at, length, &parts);
+      layout.Map(blocks, at, length, SIZE_MAX, &parts);
       at += length;
     }
     ASSERT_EQ(parts, whole) << "round " << round;

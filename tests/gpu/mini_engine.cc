@@ -123,8 +123,7 @@ v1::ChunkAt MiniEngine::ChunkAt(uint64_t key, const std::vector<uint32_t>& block
   return chunk;
 }
 
-absl::StatusOr<std::shared_ptr<StoreOperation>> MiniEngine::BeginStore(uint64_t first_key,
-                                                                       const BlockTables& tables) {
+v1::Store MiniEngine::StoreOf(uint64_t first_key, const BlockTables& tables) const {
   v1::Store store;
   store.set_namespace_id(namespace_.id);
   store.set_deadline_ms(absl::ToInt64Milliseconds(options_.timeout));
@@ -132,20 +131,33 @@ absl::StatusOr<std::shared_ptr<StoreOperation>> MiniEngine::BeginStore(uint64_t 
   for (size_t i = 0; i < tables.size(); ++i) {
     *store.add_chunks() = ChunkAt(first_key + i, tables[i]);
   }
-  return client_->Store(std::move(store));
+  return store;
+}
+
+v1::ReadStep MiniEngine::StepOf(uint32_t requests) const {
+  v1::ReadStep step;
+  step.set_mode(requests == 1 ? v1::ReadStep::MODE_JOINT : v1::ReadStep::MODE_INDEPENDENT);
+  step.set_deadline_ms(absl::ToInt64Milliseconds(options_.timeout));
+  for (uint32_t r = 0; r < requests; ++r) {
+    v1::ReadRequest* request = step.add_requests();
+    request->set_request_id(r + 1);
+    request->set_namespace_id(namespace_.id);
+  }
+  return step;
+}
+
+absl::StatusOr<std::shared_ptr<StoreOperation>> MiniEngine::BeginStore(uint64_t first_key,
+                                                                       const BlockTables& tables) {
+  return client_->Store(StoreOf(first_key, tables));
 }
 
 absl::StatusOr<std::shared_ptr<ReadOperation>> MiniEngine::BeginRead(uint64_t first_key,
                                                                      const BlockTables& tables,
                                                                      uint32_t requests) {
-  v1::ReadStep step;
-  step.set_mode(requests == 1 ? v1::ReadStep::MODE_JOINT : v1::ReadStep::MODE_INDEPENDENT);
-  step.set_deadline_ms(absl::ToInt64Milliseconds(options_.timeout));
-  const uint64_t count = std::min<uint64_t>(requests, tables.size());
+  const auto count = static_cast<uint32_t>(std::min<uint64_t>(requests, tables.size()));
+  v1::ReadStep step = StepOf(count);
   for (uint64_t r = 0; r < count; ++r) {
-    v1::ReadRequest* request = step.add_requests();
-    request->set_request_id(r + 1);
-    request->set_namespace_id(namespace_.id);
+    v1::ReadRequest* request = step.mutable_requests(static_cast<int>(r));
     for (uint64_t i = tables.size() * r / count; i < tables.size() * (r + 1) / count; ++i) {
       *request->add_chunks() = ChunkAt(first_key + i, tables[i]);
     }
@@ -154,7 +166,17 @@ absl::StatusOr<std::shared_ptr<ReadOperation>> MiniEngine::BeginRead(uint64_t fi
 }
 
 absl::Status MiniEngine::Store(uint64_t first_key, const BlockTables& tables, uint64_t* existed) {
-  const auto store = BeginStore(first_key, tables);
+  return AwaitStore(BeginStore(first_key, tables), existed);
+}
+
+absl::Status MiniEngine::StoreDurably(uint64_t first_key, const BlockTables& tables) {
+  v1::Store store = StoreOf(first_key, tables);
+  store.set_want_durable(true);
+  return AwaitStore(client_->Store(std::move(store)), nullptr);
+}
+
+absl::Status MiniEngine::AwaitStore(const absl::StatusOr<std::shared_ptr<StoreOperation>>& store,
+                                    uint64_t* existed) const {
   if (!store.ok()) return store.status();
   // The daemon enforces the deadline; this only guards against a daemon that does not.
   if (!(*store)->WaitEnded(2 * options_.timeout)) {
@@ -172,7 +194,23 @@ absl::Status MiniEngine::Store(uint64_t first_key, const BlockTables& tables, ui
 }
 
 absl::Status MiniEngine::Read(uint64_t first_key, const BlockTables& tables, uint32_t requests) {
-  const auto read = BeginRead(first_key, tables, requests);
+  return AwaitRead(BeginRead(first_key, tables, requests));
+}
+
+absl::Status MiniEngine::ReadToHost(uint64_t first_key, uint32_t chunks, const HostBuffer& buffer) {
+  v1::ReadStep step = StepOf(1);
+  for (uint64_t i = 0; i < chunks; ++i) {
+    v1::ChunkAt* chunk = step.mutable_requests(0)->add_chunks();
+    *chunk = ChunkAt(first_key + i, {});
+    v1::HostRange* host = chunk->mutable_placement()->mutable_host();
+    host->set_buffer_id(buffer.id());
+    host->set_offset(i * chunk_bytes());
+  }
+  return AwaitRead(client_->ReadStep(std::move(step)));
+}
+
+absl::Status MiniEngine::AwaitRead(
+    const absl::StatusOr<std::shared_ptr<ReadOperation>>& read) const {
   if (!read.ok()) return read.status();
   if (!(*read)->WaitEnded(2 * options_.timeout)) {
     return absl::DeadlineExceededError("read chunks: the operation did not end");

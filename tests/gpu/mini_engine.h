@@ -75,6 +75,9 @@ class MiniEngine {
   // there before.
   absl::Status Store(uint64_t first_key, const BlockTables& tables, uint64_t* existed = nullptr);
   absl::Status Read(uint64_t first_key, const BlockTables& tables, uint32_t requests = 1);
+  // The same, until every chunk is published; and into host memory, chunk after chunk.
+  absl::Status StoreDurably(uint64_t first_key, const BlockTables& tables);
+  absl::Status ReadToHost(uint64_t first_key, uint32_t chunks, const HostBuffer& buffer);
 
   // Bytes that follow from the seed.
   std::vector<uint8_t> RandomBytes(uint64_t seed) const;
@@ -89,6 +92,11 @@ class MiniEngine {
   absl::Status RegisterPool();
   absl::Status RegisterModel();
   v1::ChunkAt ChunkAt(uint64_t key, const std::vector<uint32_t>& blocks) const;
+  v1::Store StoreOf(uint64_t first_key, const BlockTables& tables) const;
+  v1::ReadStep StepOf(uint32_t requests) const;
+  absl::Status AwaitStore(const absl::StatusOr<std::shared_ptr<StoreOperation>>& store,
+                          uint64_t* existed) const;
+  absl::Status AwaitRead(const absl::StatusOr<std::shared_ptr<ReadOperation>>& read) const;
 
   const MiniEngineOptions options_;
   const KvPool layout_;

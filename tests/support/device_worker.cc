@@ -111,6 +111,14 @@ void FakeLanding::Serve(const Asked& asked) {
   }
 }
 
+DeviceWorker::Shape LandingShape(uint32_t gpu) {
+  return {.gpu = gpu, .run_bytes = 3000, .landing_parts = 4};
+}
+
+DeviceWorker::Shape DirectShape(uint32_t gpu) {
+  return {.gpu = gpu, .run_bytes = 64 * 1024, .blocks_per_chunk = 2, .segment_bytes = 256 * 1024};
+}
+
 DeviceWorker::DeviceWorker(const std::string& socket, const Shape& shape)
     : shape_(shape),
       kv_(gpu::FakeGpuUuid(shape.gpu), 2 * shape.layers * shape.run_bytes * shape.blocks) {

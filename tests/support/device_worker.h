@@ -118,4 +118,8 @@ class DeviceWorker {
   RegionHandle region_;
 };
 
+// Short runs, which go through a landing buffer; and long ones, straight into the blocks.
+DeviceWorker::Shape LandingShape(uint32_t gpu = 0);
+DeviceWorker::Shape DirectShape(uint32_t gpu = 0);
+
 }  // namespace kvstream
