@@ -25,6 +25,11 @@ std::string Describe(cudaError_t error) {
   return std::string(cudaGetErrorString(error)) + " (CUDA error " + std::to_string(error) + ")";
 }
 
+// What CUDA takes as a pointer and this room keeps as a number: it never follows it.
+void* Pointer(uint64_t number) {
+  return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr)
+}
+
 std::string FormatUuid(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
@@ -225,8 +230,7 @@ absl::Status CudaDevice::CheckOpened(void* memory, uint64_t bytes) {
 absl::StatusOr<uint64_t> CudaDevice::Import(int fd, uint64_t bytes) {
   (void)cudaSetDevice(ordinal_);
   CUmemGenericAllocationHandle handle = 0;
-  // The handle is passed as if it were a pointer.
-  void* shareable = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
+  void* shareable = Pointer(static_cast<uint64_t>(fd));  // That is how the driver takes it.
   if (const auto error =
           calls_.import_handle(&handle, shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
       error != CUDA_SUCCESS) {
@@ -257,7 +261,8 @@ absl::Status CudaDevice::MapImported(CUmemGenericAllocationHandle handle, uint64
   error = calls_.map(*address, bytes, 0, handle, 0);
   if (error == CUDA_SUCCESS) {
     CUmemAccessDesc access{};
-    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {ordinal_}};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = ordinal_;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     error = calls_.set_access(*address, bytes, &access, 1);
     if (error != CUDA_SUCCESS) (void)calls_.unmap(*address, bytes);
@@ -271,7 +276,7 @@ absl::Status CudaDevice::Close(uint64_t address) {
   (void)cudaSetDevice(ordinal_);
   const auto imported = imported_.find(address);
   if (imported == imported_.end()) {
-    const auto error = cudaIpcCloseMemHandle(reinterpret_cast<void*>(address));
+    const auto error = cudaIpcCloseMemHandle(Pointer(address));
     return error == cudaSuccess ? absl::OkStatus() : Refused("close", error);
   }
   const uint64_t bytes = imported->second;
@@ -289,7 +294,7 @@ absl::Status CudaDevice::Copy(Direction direction, std::span<const Fragment> fra
   sources_.clear();
   sizes_.clear();
   for (const Fragment& fragment : fragments) {
-    auto* device = reinterpret_cast<void*>(fragment.device);
+    auto* device = Pointer(fragment.device);
     destinations_.push_back(in ? device : fragment.host);
     sources_.push_back(in ? fragment.host : device);
     sizes_.push_back(fragment.bytes);

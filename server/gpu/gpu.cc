@@ -19,7 +19,7 @@ Gpus::Gpus(Driver* driver) : driver_(driver), devices_(driver->devices()) {
 
 Gpus::~Gpus() { Stop(); }
 
-void Gpus::Start(std::function<void(std::span<const CopyDone>)> sink) {
+void Gpus::Start(const std::function<void(std::span<const CopyDone>)>& sink) {
   for (size_t i = 0; i < devices_.size(); ++i) {
     copiers_.push_back(std::make_unique<Copier>(devices_[i], stats_[i].get(), sink));
   }

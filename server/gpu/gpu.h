@@ -67,7 +67,7 @@ class Mapping;
 // gone, so whoever copies holds one.
 class Region {
  public:
-  Region(uint32_t device, RegionSpec spec, std::optional<BlockLayout> layout,
+  Region(uint32_t device, const RegionSpec& spec, std::optional<BlockLayout> layout,
          std::shared_ptr<const Mapping> mapping, Gauge* count);
   ~Region();
   Region(const Region&) = delete;
@@ -128,7 +128,7 @@ class Gpus {
   Gpus& operator=(const Gpus&) = delete;
 
   // Before the first Submit. `sink` runs on copy threads, and never blocks.
-  void Start(std::function<void(std::span<const CopyDone>)> sink);
+  void Start(const std::function<void(std::span<const CopyDone>)>& sink);
 
   size_t size() const { return stats_.size(); }
   const std::string& uuid(size_t device) const { return devices_[device]->uuid(); }

@@ -25,7 +25,7 @@ Mapping::~Mapping() {
   });
 }
 
-Region::Region(uint32_t device, RegionSpec spec, std::optional<BlockLayout> layout,
+Region::Region(uint32_t device, const RegionSpec& spec, std::optional<BlockLayout> layout,
                std::shared_ptr<const Mapping> mapping, Gauge* count)
     : device_(device),
       bytes_(spec.allocation_bytes),
@@ -78,12 +78,12 @@ void Mapper::Run() {
 void Mapper::Open(uint32_t index, Device* device, DeviceStats* stats, RegionSpec spec,
                   absl::AnyInvocable<void(absl::StatusOr<RegionRef>)> reply) {
   Do([this, index, device, stats, spec = std::move(spec), reply = std::move(reply)]() mutable {
-    reply(OpenNow(index, device, stats, std::move(spec)));
+    reply(OpenNow(index, device, stats, spec));
   });
 }
 
 absl::StatusOr<RegionRef> Mapper::OpenNow(uint32_t index, Device* device, DeviceStats* stats,
-                                          RegionSpec spec) {
+                                          const RegionSpec& spec) {
   std::optional<BlockLayout> layout;
   if (spec.landing_parts == 0) {
     auto made = BlockLayout::Make(spec.tensors, spec.block_count, spec.allocation_bytes);
@@ -92,8 +92,8 @@ absl::StatusOr<RegionRef> Mapper::OpenNow(uint32_t index, Device* device, Device
   }
   auto mapping = Map(index, device, stats, spec);
   if (!mapping.ok()) return mapping.status();
-  return std::make_shared<const Region>(index, std::move(spec), std::move(layout),
-                                        *std::move(mapping), &stats->regions);
+  return std::make_shared<const Region>(index, spec, std::move(layout), *std::move(mapping),
+                                        &stats->regions);
 }
 
 absl::StatusOr<std::shared_ptr<const Mapping>> Mapper::Map(uint32_t index, Device* device,

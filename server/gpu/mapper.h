@@ -59,7 +59,7 @@ class Mapper {
 
   void Run();
   absl::StatusOr<RegionRef> OpenNow(uint32_t index, Device* device, DeviceStats* stats,
-                                    RegionSpec spec);
+                                    const RegionSpec& spec);
   absl::StatusOr<std::shared_ptr<const Mapping>> Map(uint32_t index, Device* device,
                                                      DeviceStats* stats, const RegionSpec& spec);
 

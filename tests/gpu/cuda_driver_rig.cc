@@ -159,10 +159,6 @@ class CudaDriverRig final : public DriverRig {
   }
 
   Driver& driver() override { return *driver_; }
-  absl::StatusOr<std::string> ReasonWithoutDevices() override {
-    if (driver_->devices().empty()) return driver_->reason();
-    return absl::UnavailableError("there are devices");
-  }
 
   absl::StatusOr<WorkerMemory> Allocate(MemoryKind kind, size_t device, uint64_t bytes) override {
     if (device != 0) return absl::UnimplementedError("the worker uses device 0");

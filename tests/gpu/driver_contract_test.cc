@@ -19,11 +19,12 @@ namespace {
 using Fragments = std::vector<Fragment>;
 
 TEST_F(DriverRigTest, TheReasonIsEmptyExactlyWithDevices) {
-  EXPECT_EQ(driver().reason().empty(), !driver().devices().empty()) << driver().reason();
-  const auto reason = rig().ReasonWithoutDevices();
-  ASSERT_TRUE(reason.ok()) << reason.status();
-  EXPECT_THAT(*reason, testing::StartsWith("no GPU: "));
-  EXPECT_GT(reason->size(), std::strlen("no GPU: "));
+  if (driver().devices().empty()) {
+    EXPECT_THAT(driver().reason(), testing::StartsWith("no GPU: "));
+    EXPECT_GT(driver().reason().size(), std::strlen("no GPU: "));
+  } else {
+    EXPECT_EQ(driver().reason(), "");
+  }
 }
 
 TEST_F(DriverTest, DevicesAreNamedAndKeepTheirOrder) {

@@ -68,7 +68,25 @@ std::vector<Fragment> Cut(std::span<std::byte> host, uint64_t device, uint64_t m
   return fragments;
 }
 
-std::unique_ptr<DriverRig> DriverRigTest::rig_;
+namespace {
+
+class RigOfTheProgram final : public testing::Environment {
+ public:
+  void SetUp() override { rig_ = MakeDriverRig(); }
+  void TearDown() override { rig_.reset(); }
+  DriverRig& rig() { return *rig_; }
+
+ private:
+  std::unique_ptr<DriverRig> rig_;
+};
+
+// Google Test's from here on.
+RigOfTheProgram* const kRig =
+    static_cast<RigOfTheProgram*>(testing::AddGlobalTestEnvironment(new RigOfTheProgram));
+
+}  // namespace
+
+DriverRig& DriverRigTest::rig() { return kRig->rig(); }
 
 void DriverTest::SetUp() {
   if (driver().devices().empty()) GTEST_SKIP() << driver().reason();

@@ -44,16 +44,11 @@ std::vector<std::byte> RandomBytes(uint64_t bytes, uint64_t seed);
 // piece of the device's, in a random order, and leaves out some.
 std::vector<Fragment> Cut(std::span<std::byte> host, uint64_t device, uint64_t most, uint64_t seed);
 
-// One rig for all tests of a suite.
+// One rig for the whole program: CUDA's has to fork before anything has called CUDA.
 class DriverRigTest : public testing::Test {
  protected:
-  static void SetUpTestSuite() { rig_ = MakeDriverRig(); }
-  static void TearDownTestSuite() { rig_.reset(); }
-  static DriverRig& rig() { return *rig_; }
-  static Driver& driver() { return rig_->driver(); }
-
- private:
-  static std::unique_ptr<DriverRig> rig_;
+  static DriverRig& rig();
+  static Driver& driver() { return rig().driver(); }
 };
 
 // Skips without a device.

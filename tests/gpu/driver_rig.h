@@ -34,8 +34,6 @@ class DriverRig {
   virtual ~DriverRig() = default;
 
   virtual Driver& driver() = 0;
-  // What the driver says where there is no device.
-  virtual absl::StatusOr<std::string> ReasonWithoutDevices() = 0;
 
   // Of the worker, which starts when it is first asked for something.
   virtual absl::StatusOr<WorkerMemory> Allocate(MemoryKind kind, size_t device, uint64_t bytes) = 0;

@@ -14,9 +14,6 @@ namespace {
 class FakeDriverRig final : public DriverRig {
  public:
   Driver& driver() override { return *driver_; }
-  absl::StatusOr<std::string> ReasonWithoutDevices() override {
-    return OpenFakeDriver(0)->reason();
-  }
 
   absl::StatusOr<WorkerMemory> Allocate(MemoryKind kind, size_t device, uint64_t bytes) override {
     auto made = std::make_unique<FakeGpuMemory>(FakeGpuUuid(static_cast<uint32_t>(device)), bytes);
