@@ -157,6 +157,10 @@ TEST_F(DeviceTest, ALostGpuFailsItsOperationsAndHostMemoryGoesOn) {
   Worker host(daemon_.socket());
   EXPECT_TRUE(host.Put(Keys(100, 4)).ok());
   EXPECT_EQ(host.Get(Keys(100, 4)).leading_valid(), 4u);
+  const auto status = host.client().GetStatus();
+  ASSERT_TRUE(status.ok());
+  EXPECT_FALSE(status->ready());
+  for (const v1::GpuStatus& gpu : status->gpus()) EXPECT_FALSE(gpu.usable()) << gpu.uuid();
   EXPECT_EQ(daemon_.stats().tiers[0].corrupt_reads.Get(), 0u);  // Nothing was the tiers' fault.
 }
 

@@ -6,8 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 
+#include "server/limits.h"
+#include "server/pinning.h"
 #include "tests/support/test_daemon.h"
 
 namespace kvstream {
@@ -84,6 +87,67 @@ TEST_F(StartTest, ATierThatIsNotRequiredMayBeMissingAndStatusSaysSo) {
   EXPECT_TRUE(status->ready());
   EXPECT_EQ(status->tiers(1).state(), v1::TIER_STATE_OUT);
   EXPECT_THAT(status->conditions(), testing::Contains(testing::HasSubstr("pfs")));
+}
+
+// One fake GPU, for which only the first slice can be pinned.
+class OneSliceDriver final : public gpu::Driver {
+ public:
+  explicit OneSliceDriver(std::atomic<int>* pinned) : pinned_(*pinned) {}
+
+  std::vector<gpu::Device*> devices() override { return fake_->devices(); }
+  const std::string& reason() const override { return fake_->reason(); }
+  absl::Status Pin(std::span<std::byte>) override {
+    if (pinned_ != 0) return absl::ResourceExhaustedError("no more");
+    pinned_ += 1;
+    return absl::OkStatus();
+  }
+  void Unpin(std::span<std::byte>) override { pinned_ -= 1; }
+
+ private:
+  const std::unique_ptr<gpu::Driver> fake_ = gpu::OpenFakeDriver(1);
+  std::atomic<int>& pinned_;
+};
+
+TEST_F(StartTest, APoolThatCannotBePinnedWholeIsSmallerOrKeepsTheDaemonFromStarting) {
+  config::Options options = daemon_.options();
+  options.grpc_socket += "2";
+  options.handoff_socket = options.grpc_socket + ".handoff";
+  options.pool_bytes = 2 * kPinSliceBytes;
+  options.pool_reserved_bytes = kPinSliceBytes;
+  options.tiers.pop_back();
+  options.tiers[0].root = spare_.path();
+  options.tiers[0].io_engine = config::IoEngine::kThreads;  // A ring would take the whole pool.
+  if (!Memory(options).enough()) GTEST_SKIP() << "needs 8.25 GiB of memory that is not used";
+  std::atomic<int> pinned = 0;
+  const auto open = [&pinned] { return std::make_unique<OneSliceDriver>(&pinned); };
+  {
+    const auto daemon = Daemon::Start(options, open);
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    EXPECT_EQ(pinned, 1);
+    const auto status = Worker(options.grpc_socket).client().GetStatus();
+    ASSERT_TRUE(status.ok());
+    EXPECT_TRUE(status->ready());
+    EXPECT_EQ(status->pool().bytes(), kPinSliceBytes);
+    EXPECT_EQ(status->pool().reserved_bytes(), kPinSliceBytes / 2);
+    EXPECT_EQ(status->pool().pinned_bytes(), kPinSliceBytes);
+    EXPECT_EQ(status->pool().configured_bytes(), 2 * kPinSliceBytes);
+    EXPECT_THAT(status->conditions(),
+                testing::Contains(testing::HasSubstr("the staging pool has 4096 of 8192 MiB")));
+    EXPECT_TRUE((*daemon)->Stop());
+  }
+  EXPECT_EQ(pinned, 0);
+  options.pin = config::PinPolicy::kExit;
+  ExpectRefused(Daemon::Start(options, open).status(), "pool.pin");
+  EXPECT_EQ(pinned, 0);
+}
+
+TEST_F(StartTest, ARequiredGpuThatIsNotThereIsRefusedWithTheReason) {
+  ExpectRefused(StartWith([&](config::Options& o) {
+                  o.gpu.mode = config::GpuMode::kRequired;
+                  o.tiers.pop_back();
+                  o.tiers[0].root = spare_.path();
+                }),
+                "gpu.mode is REQUIRED: ");
 }
 
 // A file system whose server never answers.

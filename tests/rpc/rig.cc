@@ -198,9 +198,10 @@ std::string CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::st
   return bytes;
 }
 
-Rig::Rig(const Limits& limits_in, bool reflection_in)
+Rig::Rig(const Limits& limits_in, bool reflection_in, const gpu::Gpus* gpus_in)
     : limits(limits_in),
       reflection(reflection_in),
+      gpus(gpus_in),
       namespaces({limits_in.segment_bytes_min, limits_in.segment_bytes_max,
                   limits_in.segment_bytes_default, limits_in.chunk_bytes_max}) {
   HandoffOptions handoff_options;
@@ -228,6 +229,7 @@ RpcOptions Rig::Options() const {
   options.facts.limits = limits;
   options.facts.tier_names = {"nvme", "pfs"};
   options.status.stats = &stats;
+  options.status.gpus = gpus;
   options.status.tiers = {{"nvme", "/nvme", nullptr, "no such directory"},
                           {"pfs", "/pfs", &pfs, ""}};
   return options;

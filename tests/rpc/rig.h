@@ -122,7 +122,8 @@ struct NoCompletions final : tier::CompletionSink {
 
 // Both servers and a channel.
 struct Rig {
-  explicit Rig(const Limits& limits = TestLimits(), bool reflection = true);
+  explicit Rig(const Limits& limits = TestLimits(), bool reflection = true,
+               const gpu::Gpus* gpus = nullptr);
   ~Rig();
 
   RpcOptions Options() const;
@@ -134,6 +135,7 @@ struct Rig {
   TempDir dir;
   Limits limits;
   bool reflection;
+  const gpu::Gpus* gpus;
   engine::EngineStats stats;
   RpcStats rpc_stats;
   RecordingPoster poster;
