@@ -34,7 +34,7 @@ absl::StatusOr<Driver> LoadDriver() {
   return driver;
 }
 
-// A reference to the VMM allocation at `address`. NOT_FOUND when the memory is of another kind.
+// A reference to the VMM allocation at `address`; not held when the memory is of another kind.
 class VmmAllocation {
  public:
   VmmAllocation(const Driver& driver, uint64_t address) : driver_(driver) {

@@ -129,9 +129,10 @@ TEST_F(CopierTest, FailureIsToldAndNothingIsCopiedAfterIt) {
   auto copier = Copier::Start({});
   ASSERT_TRUE(copier.ok()) << copier.status();
   std::vector<absl::Status> results;
-  for (const absl::Status& listed : {absl::InternalError("a bad piece"), absl::OkStatus()}) {
+  const std::vector<absl::Status> lists = {absl::InternalError("a bad piece"), absl::OkStatus()};
+  for (uint32_t i = 0; i < lists.size(); ++i) {
     (*copier)->Add(
-        0, [listed](std::vector<Copy>*) { return listed; },
+        i, [listed = lists[i]](std::vector<Copy>*) { return listed; },
         [&](const absl::Status& status) { results.push_back(status); });
   }
   (*copier)->Stop();
