@@ -85,6 +85,8 @@ absl::Status LandingBuffer::UnregisterRegion(uint64_t region_id) {
   auto copied = std::make_shared<absl::Notification>();
   {
     absl::MutexLock lock(&mu_);
+    // What the daemon still has open goes on as it is.
+    if (!closed.ok() && !absl::IsNotFound(closed)) return closed;
     // Whoever runs already has the region itself.
     if (regions_.erase(region_id) == 0 || detached_) return closed;
     copier_->Then([copied] { copied->Notify(); });
@@ -155,12 +157,11 @@ void LandingBuffer::Begin(Direction direction, const Message& message) {
   transfer->operation_id = message.operation_id();
   transfer->part = message.part();
   transfer->sequence = message.sequence();
-  bool is_usable = false;
   {
     absl::MutexLock lock(&mu_);
     if (detached_) return;
-    is_usable = message.region_id() == region_id_ && message.part() < options_.parts &&
-                !busy_[message.part()];
+    const bool is_usable = message.region_id() == region_id_ && message.part() < options_.parts &&
+                           !busy_[message.part()];
     const auto found = operations_.find(message.operation_id());
     if (is_usable && found != operations_.end() && !found->second.ended) {
       transfer->pieces.assign(message.pieces().begin(), message.pieces().end());
@@ -174,14 +175,12 @@ void LandingBuffer::Begin(Direction direction, const Message& message) {
       return;
     }
   }
-  if (is_usable) {
-    // The operation's memory is its caller's again: the part alone is given back.
-    Answer(*transfer);
-  } else {
-    client_->Abandon(absl::InternalError(
-        "use landing buffer: part " + std::to_string(message.part()) + " of region " +
-        std::to_string(message.region_id()) + " is not there or in use"));
-  }
+  // To say that it is done would be a lie, and what the daemon makes of it wrong bytes. It asks for
+  // nothing after an operation's end, and for no region that was not registered here.
+  client_->Abandon(
+      absl::InternalError("use landing buffer: part " + std::to_string(message.part()) +
+                          " of region " + std::to_string(message.region_id()) + ", operation " +
+                          std::to_string(message.operation_id()) + ": not there, or in use"));
 }
 
 absl::Status LandingBuffer::ListCopies(const Transfer& transfer, std::vector<Copy>* copies) const {

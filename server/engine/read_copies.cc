@@ -121,7 +121,10 @@ void ReadOps::OnDeviceCopied(const DeviceResult& result, TimeNs now) {
   now_ = now;
   if (result.code != absl::StatusCode::kOk) {
     // The bytes were right, and there is no way to have them delivered.
-    operations_.at(result.operation).ended_early = true;
+    Operation& operation = operations_.at(result.operation);
+    operation.ended_early = true;
+    // Also what was asked for since it ended there.
+    parts_.device->EndOperation(operation.session, result.operation, result.code, now);
     router_.Fail(result.operation, result.code, now);
     Pump(now);
   }

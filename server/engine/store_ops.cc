@@ -260,6 +260,8 @@ void StoreOps::Release(OperationId id, Operation& operation, uint32_t index, abs
   Session* session = parts_.sessions->Find(operation.session);
   Sessions::LetGo(*session, operation.memory);
   operation.memory = {};
+  // Its regions may be closed now, though it may be long until it is durable.
+  for (Chunk& chunk : operation.chunks) chunk.source = {};
 }
 
 void StoreOps::Durable(OperationId id, Operation& operation, uint32_t index,

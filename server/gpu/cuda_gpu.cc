@@ -112,6 +112,8 @@ class CudaDevice final : public Device {
 
   // The error as a status, with CUDA's own state cleared: UNAVAILABLE when the context is broken.
   absl::Status Refused(const std::string& what, cudaError_t error);
+  // What a failed copy leaves: no copy that runs.
+  absl::Status Lost(cudaError_t error);
   absl::Status CheckOpened(void* memory, uint64_t bytes);
   absl::Status MapImported(CUmemGenericAllocationHandle handle, uint64_t bytes,
                            CUdeviceptr* address);
@@ -142,6 +144,11 @@ absl::Status CudaDevice::Refused(const std::string& what, cudaError_t error) {
     return absl::ResourceExhaustedError(what + ": " + Describe(error));
   }
   return absl::InvalidArgumentError(what + ": " + Describe(error));
+}
+
+absl::Status CudaDevice::Lost(cudaError_t error) {
+  for (const Stream& stream : streams_) (void)cudaStreamSynchronize(stream.stream);
+  return absl::UnavailableError(uuid_ + ": copy: " + Describe(error));
 }
 
 absl::Status CudaDevice::Start() {
@@ -293,14 +300,12 @@ absl::Status CudaDevice::Copy(Direction direction, std::span<const Fragment> fra
   destinations_.clear();
   sources_.clear();
   sizes_.clear();
-  for (const Fragment& fragment : fragments) {
-    auto* device = Pointer(fragment.device);
-    destinations_.push_back(in ? device : fragment.host);
-    sources_.push_back(in ? fragment.host : device);
-    sizes_.push_back(fragment.bytes);
+  for (const auto& [host, device, bytes] : fragments) {
+    destinations_.push_back(in ? Pointer(device) : host);
+    sources_.push_back(in ? host : Pointer(device));
+    sizes_.push_back(bytes);
   }
   Stream& stream = StreamOf(direction);
-  // Each event tells one batch at a time.
   if (stream.queued - stream.completed == kEvents) {
     (void)cudaEventSynchronize(stream.events[stream.completed % kEvents]);
     if (auto completed = Completed(direction); !completed.ok()) return completed.status();
@@ -318,10 +323,7 @@ absl::Status CudaDevice::Copy(Direction direction, std::span<const Fragment> fra
     error = cudaEventRecord(stream.events[stream.queued % kEvents], stream.stream);
   }
   // Every address was checked when its memory was opened: what fails here is the GPU.
-  if (error != cudaSuccess) {
-    (void)cudaStreamSynchronize(stream.stream);
-    return absl::UnavailableError(uuid_ + ": copy: " + Describe(error));
-  }
+  if (error != cudaSuccess) return Lost(error);
   stream.queued += 1;
   return absl::OkStatus();
 }
@@ -332,9 +334,7 @@ absl::StatusOr<uint64_t> CudaDevice::Completed(Direction direction) {
   while (stream.completed < stream.queued) {
     const auto error = cudaEventQuery(stream.events[stream.completed % kEvents]);
     if (error == cudaErrorNotReady) break;
-    if (error != cudaSuccess) {
-      return absl::UnavailableError(uuid_ + ": copy: " + Describe(error));
-    }
+    if (error != cudaSuccess) return Lost(error);
     stream.completed += 1;
   }
   return stream.completed;

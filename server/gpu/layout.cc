@@ -48,6 +48,9 @@ absl::StatusOr<BlockLayout> BlockLayout::Make(std::span<const TensorLayout> tens
       if (before != nullptr && before->stride == tensor.block_stride &&
           before->offset + before->length == first) {
         before->length += run.length;
+        if (block_count > 1 && before->length > before->stride) {
+          return Outside(t, r, "reaches into the next block with the run before it");
+        }
       } else {
         layout.runs_.push_back({first, tensor.block_stride, run.length, layout.block_bytes_});
       }

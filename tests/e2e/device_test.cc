@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "client/admin.h"
 #include "tests/support/device_worker.h"
 #include "tests/support/test_daemon.h"
 
@@ -196,6 +197,25 @@ TEST_F(DeviceTest, RegionsAreTheSessionsOwnAndCloseOnRequest) {
   EXPECT_EQ(daemon_.gpu_control().mappings, 1);
   EXPECT_EQ(worker.client().UnregisterMemory(worker.region().region_id).code(),
             absl::StatusCode::kNotFound);
+}
+
+TEST_F(DeviceTest, WhatIsReleasedCanBeClosedLongBeforeItIsDurable) {
+  DeviceWorker worker(daemon_.socket(), DirectShape());
+  Admin admin(daemon_.socket(), kPatience);
+  for (const char* tier : {"nvme", "pfs"}) {
+    ASSERT_TRUE(admin.SetTierInService(tier, false).ok());
+  }
+  v1::Store message = worker.StoreOf(Keys(1, 4), worker.Shuffled(4, 1));
+  message.set_want_durable(true);
+  const auto store = *worker.client().Store(message);
+  ASSERT_TRUE(store->WaitReleased(kPatience));
+  EXPECT_TRUE(worker.client().UnregisterMemory(worker.region().region_id).ok());
+  EXPECT_EQ(daemon_.gpu_control().mappings, 0);
+  EXPECT_FALSE(store->WaitEnded(absl::ZeroDuration()));
+  for (const char* tier : {"nvme", "pfs"}) {
+    ASSERT_TRUE(admin.SetTierInService(tier, true).ok());
+  }
+  EXPECT_TRUE(store->WaitEnded(kPatience));
 }
 
 TEST_F(DeviceTest, PlacementsThatAreNotTheRegionsAreRefused) {
