@@ -5,8 +5,8 @@
 // filled the better the busier they are.
 //
 // The worker may be slow, stopped or dead between: no operation waits for it longer than its
-// deadline or `landing_ack`, and its part stays busy until it does answer, since only then is its
-// kernel known to have ended.
+// deadline, and with a part no longer than `landing_ack`. The part stays busy until the worker does
+// answer, since only then is its kernel known to have ended.
 //
 // Pure: what it decides comes out as calls of Actions. Thread rule: the engine loop.
 #pragma once

@@ -57,7 +57,21 @@ void Regions::OnOpened(RegionOpened opened) {
   if (session == nullptr || session->ending) {
     return opened.reply(absl::FailedPreconditionError("session_id: the session is over"));
   }
+  const gpu::Region& memory = **opened.region;
+  if (const uint64_t landing = LandingOn(*session, memory.device());
+      memory.layout() == nullptr && landing != 0) {
+    return opened.reply(
+        absl::FailedPreconditionError("landing_parts: region " + std::to_string(landing) +
+                                      " is the session's landing buffer on this GPU already"));
+  }
   opened.reply(Keep(*session, *std::move(opened.region), opened.handoff_memory_id));
+}
+
+uint64_t Regions::LandingOn(const Session& session, uint32_t device) {
+  for (const auto& [id, region] : session.regions) {
+    if (region.parts != nullptr && region.memory->device() == device) return id;
+  }
+  return 0;
 }
 
 RegisteredRegion Regions::Keep(Session& session, gpu::RegionRef memory,
@@ -68,10 +82,7 @@ RegisteredRegion Regions::Keep(Session& session, gpu::RegionRef memory,
     region.parts = std::make_unique<Landing>(memory->landing_parts(), memory->part_bytes(),
                                              &parts_.stats->landing_parts_overdue);
   } else if (memory->layout()->fragment_bytes() < parts_.direct_bytes_min) {
-    for (const auto& [other_id, other] : session.regions) {
-      if (other.parts == nullptr || other.memory->device() != memory->device()) continue;
-      region.landing = other_id;
-    }
+    region.landing = LandingOn(session, memory->device());
   }
   region.memory = std::move(memory);
   region.handoff_memory_id = handoff_memory_id;

@@ -40,6 +40,8 @@ class Regions {
 
  private:
   absl::Status MayRegister(const Session* session) const;
+  // The session's landing buffer on a device; 0: none.
+  static uint64_t LandingOn(const Session& session, uint32_t device);
   RegisteredRegion Keep(Session& session, gpu::RegionRef memory, uint64_t handoff_memory_id);
 
   const Parts parts_;

@@ -15,6 +15,8 @@ namespace kvstream::rpc {
 namespace {
 
 constexpr uint32_t kRanksMax = 4096;
+// Of all chunks of an operation. A message could hold many more, and each costs 40 bytes here.
+constexpr uint64_t kBlocksMax = 1 << 20;
 
 // Where a chunk of a ReadStep goes, or one of its blocks, for the overlap check: bytes of a buffer,
 // or a block's number of a region.
@@ -144,6 +146,14 @@ absl::Status CheckDisjoint(std::vector<Destination> destinations) {
   return absl::OkStatus();
 }
 
+uint64_t BlocksOf(const google::protobuf::RepeatedPtrField<v1::ChunkAt>& chunks) {
+  uint64_t blocks = 0;
+  for (const v1::ChunkAt& chunk : chunks) {
+    blocks += static_cast<uint64_t>(chunk.placement().device().blocks_size());
+  }
+  return blocks;
+}
+
 // Checks lengths and identities of the requests, before anything is made of them.
 absl::Status CheckRequests(const v1::ReadStep& step, const Limits& limits) {
   const auto requests = static_cast<uint64_t>(step.requests_size());
@@ -152,6 +162,7 @@ absl::Status CheckRequests(const v1::ReadStep& step, const Limits& limits) {
     return s;
   }
   uint64_t chunks = 0;
+  uint64_t blocks = 0;
   absl::flat_hash_map<uint64_t, int> first_index;
   for (int i = 0; i < step.requests_size(); ++i) {
     const v1::ReadRequest& request = step.requests(i);
@@ -159,6 +170,7 @@ absl::Status CheckRequests(const v1::ReadStep& step, const Limits& limits) {
       return InsideElement("requests", i, InvalidField("chunks", "missing"));
     }
     chunks += static_cast<uint64_t>(request.chunks_size());
+    blocks += BlocksOf(request.chunks());
     const auto [first, inserted] = first_index.try_emplace(request.request_id(), i);
     if (!inserted) {
       return InsideElement(
@@ -167,6 +179,7 @@ absl::Status CheckRequests(const v1::ReadStep& step, const Limits& limits) {
                                          Element("requests", first->second)));
     }
   }
+  if (auto s = CheckRange("requests", blocks, {0, kBlocksMax}, " blocks in all"); !s.ok()) return s;
   return CheckRange("requests", chunks, {1, limits.chunks_per_operation_max}, " chunks in all");
 }
 
@@ -211,6 +224,10 @@ absl::StatusOr<engine::Store> TranslateStore(const v1::Store& store,
   const auto chunks = static_cast<uint64_t>(store.chunks_size());
   if (auto s =
           CheckRange("chunks", chunks, {1, context.limits.chunks_per_operation_max}, " chunks");
+      !s.ok()) {
+    return s;
+  }
+  if (auto s = CheckRange("chunks", BlocksOf(store.chunks()), {0, kBlocksMax}, " blocks in all");
       !s.ok()) {
     return s;
   }

@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kIpcHandleBytes = 64;
 constexpr size_t kGpuUuidBytesMax = 128;
 constexpr uint64_t kLandingPartBytesMin = 4096;
+// Of all tensors of a region, which keeps 32 bytes of each.
+constexpr uint64_t kRunsMax = 1 << 16;
 constexpr uint32_t kLandingPartsMax = 64;
 // As many as a namespace has groups.
 constexpr uint64_t kLocalShardsMax = 64;
@@ -129,6 +131,11 @@ absl::Status CheckRegion(const v1::RegisterMemoryRequest& request) {
     return InvalidField("landing_parts", "must be 0 for a region with tensors");
   }
   if (request.block_count() == 0) return InvalidField("block_count", "missing");
+  uint64_t runs = 0;
+  for (const v1::TensorLayout& tensor : request.tensors()) {
+    runs += static_cast<uint64_t>(tensor.runs_size());
+  }
+  if (auto s = CheckRange("tensors", runs, {1, kRunsMax}, " runs in all"); !s.ok()) return s;
   for (int i = 0; i < request.tensors_size(); ++i) {
     if (auto s = CheckTensor(request.tensors(i), request); !s.ok()) {
       return InsideElement("tensors", i, s);

@@ -218,6 +218,20 @@ TEST_F(DeviceTest, WhatIsReleasedCanBeClosedLongBeforeItIsDurable) {
   EXPECT_TRUE(store->WaitEnded(kPatience));
 }
 
+TEST_F(DeviceTest, ASessionHasOneLandingBufferOnAGpu) {
+  DeviceWorker worker(daemon_.socket(), LandingShape());
+  for (uint32_t gpu = 0; gpu < 2; ++gpu) {
+    gpu::FakeGpuMemory other(gpu::FakeGpuUuid(gpu), 64 * 1024);
+    v1::RegisterMemoryRequest request;
+    request.set_gpu_uuid(other.uuid());
+    request.set_cuda_ipc_handle(other.handle());
+    request.set_allocation_bytes(other.bytes().size());
+    request.set_landing_parts(1);
+    EXPECT_EQ(worker.client().RegisterMemory(request).status().code(),
+              gpu == 0 ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kOk);
+  }
+}
+
 TEST_F(DeviceTest, PlacementsThatAreNotTheRegionsAreRefused) {
   DeviceWorker worker(daemon_.socket(), LandingShape());
   DeviceWorker other(daemon_.socket(), DirectShape());

@@ -1,6 +1,8 @@
 // A worker that loads and stores without end, to be killed by a test: kvstream_e2e_victim SOCKET
 // MEMORY, where MEMORY is host, or direct or landing for a fake GPU's, or idle for one that only
 // registers it.
+#include <unistd.h>
+
 #include <cstdint>
 #include <string>
 
@@ -9,6 +11,9 @@
 
 namespace kvstream {
 namespace {
+
+// Of the chunks that it stores: no two victims store the same.
+uint64_t FirstKey() { return static_cast<uint64_t>(getpid()) << 32; }
 
 // Both operations of a round run at once.
 bool Round(Client& client, const v1::ReadStep& step, const v1::Store& message) {
@@ -20,7 +25,7 @@ bool Round(Client& client, const v1::ReadStep& step, const v1::Store& message) {
 int LoopOverHostMemory(const std::string& socket) {
   Worker worker(socket);
   for (uint64_t round = 0; round < 1000000; ++round) {
-    const auto keys = Keys(1000000 + round * 8, 8);
+    const auto keys = Keys(FirstKey() + round * 8, 8);
     if (!Round(worker.client(), worker.StepOf(Keys(1, 32)), worker.StoreOf(keys, 64))) return 1;
   }
   return 0;
@@ -30,7 +35,7 @@ int LoopOverDeviceMemory(const std::string& socket, bool landing, bool idle) {
   DeviceWorker worker(socket, landing ? LandingShape() : DirectShape());
   for (uint64_t round = 0; round < 1000000; ++round) {
     const auto tables = worker.Shuffled(8, static_cast<uint32_t>(round));
-    const auto keys = Keys(1000000 + round * 8, 8);
+    const auto keys = Keys(FirstKey() + round * 8, 8);
     if (idle) {
       if (!worker.client().Lookup(v1::LookupRequest()).ok()) continue;
     } else if (!Round(worker.client(), worker.StepOf(Keys(1, 8), tables),

@@ -9,7 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <random>
 #include <set>
@@ -84,7 +84,7 @@ class DriverTest : public DriverRigTest {
   void ExpectRefused(const absl::StatusOr<uint64_t>& opened, const std::string& what);
 
  private:
-  std::deque<WorkerMemory> allocated_;
+  std::list<WorkerMemory> allocated_;  // References to its elements stay.
   std::set<uint64_t> opened_;
 };
 

@@ -200,8 +200,8 @@ TEST_F(TranslateTest, EveryInvalidFieldOfAReadStepIsNamed) {
        "requests[0].chunks[1].placement: missing"},
       {[=](Step* s) { place(s)->mutable_device()->add_blocks(1); }, kInvalid,
        "requests[0].chunks[1].placement.device.region_id: missing"},
-      {[=](Step* s) { place(s)->mutable_device()->set_region_id(1); }, kInvalid,
-       "requests[0].chunks[1].placement.device.blocks: missing"},
+      {[=](Step* s) { place(s)->mutable_device()->mutable_blocks()->Resize(1048577, 0); }, kInvalid,
+       "requests: 1048577 blocks in all"},
       {[=](Step* s) { place(s)->mutable_host()->set_buffer_id(0); }, kInvalid,
        "requests[0].chunks[1].placement.host.buffer_id: missing"},
       {[=](Step* s) { place(s)->mutable_host()->set_offset(~uint64_t{0} - 998); }, kInvalid,
@@ -245,6 +245,11 @@ TEST_F(TranslateTest, EveryInvalidFieldOfAStoreIsNamed) {
        "chunks[1]: names the same chunk as chunks[0]"},
       {[](Store* s) { s->mutable_chunks(0)->mutable_placement()->mutable_device(); }, kInvalid,
        "chunks[0].placement.device"},
+      {[](Store* s) {
+         auto* device = s->mutable_chunks(0)->mutable_placement()->mutable_device();
+         device->mutable_blocks()->Resize(1048577, 0);
+       },
+       kInvalid, "chunks: 1048577 blocks in all"},
   };
   for (const auto& c : cases) {
     v1::ClientMessage message;

@@ -140,8 +140,12 @@ TEST_F(TranslateUnaryTest, EveryInvalidFieldOfARegionIsNamed) {
          r->set_landing_parts(2);
        },
        kInvalid, "allocation_bytes: 4096 make 2 parts of less than 4096"},
-      {[](Request* r) { r->mutable_tensors(0)->clear_runs(); }, kInvalid,
-       "tensors[0].runs: missing"},
+      {[](Request* r) { r->mutable_tensors(0)->clear_runs(); }, kInvalid, "tensors: 0 runs in all"},
+      {[](Request* r) { r->add_tensors(); }, kInvalid, "tensors[1].runs: missing"},
+      {[](Request* r) {
+         for (int i = 0; i < 1 << 16; ++i) r->mutable_tensors(0)->add_runs()->set_length(1);
+       },
+       kInvalid, "tensors: 65537 runs in all"},
       {[](Request* r) { r->mutable_tensors(0)->add_runs(); }, kInvalid,
        "tensors[0].runs[1].length: missing"},
       {[](Request* r) { r->set_block_count(5); }, kInvalid, "tensors[0].runs[0]: ends outside"},
