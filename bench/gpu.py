@@ -32,7 +32,8 @@ def daemon(stack, args, tiers_out):
         tiers.append((name, folder / name))
     config = (f"pool {{ mib: {args.pool_mib} reads_percent: 25 "
               f"copy_threads: {args.copy_threads} }}\n"
-              f"gpu {{ mode: REQUIRED direct_kib_min: {args.direct_kib_min} }}\n"
+              f"gpu {{ mode: REQUIRED direct_kib_min: {args.direct_kib_min} "
+              f"direct_store_kib_min: {args.direct_store_kib_min} }}\n"
               "writes { watermark_percent: 100 }\ndrain_ms: 100\n")
     made = Daemon(stack, BUILD, folder, tiers[:1] if not tiers_out else tiers, "window_mib: 64",
                   config)
@@ -68,14 +69,14 @@ def paged(args):
                                 "--rounds", args.rounds, "--round-ms", args.round_ms,
                                 "--copy-blocks", args.copy_blocks,
                                 "--copy-threads", args.copy_kernel_threads))
-    print("\n| fragment | way | loads, GB/s | of contiguous | engine, % | stores, GB/s | "
-          "of contiguous | engine, % |\n|---|---|---|---|---|---|---|---|")
+    print("\n| fragment | way | loads, GB/s | of contiguous | engine, % | way | stores, GB/s | "
+          "of contiguous | engine, % |\n|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         undisturbed = row["gemm_undisturbed"]
         print(f"| {row['fragment_kib']} KiB | {row['way']} | "
               f"{statistics.median(row['loads']):.1f} | "
               f"{ratio(row['loads'], row['contiguous_in'])} | "
-              f"{ratio(row['gemm_loads'], undisturbed, True)} | "
+              f"{ratio(row['gemm_loads'], undisturbed, True)} | {row['store_way']} | "
               f"{statistics.median(row['stores']):.1f} | "
               f"{ratio(row['stores'], row['contiguous_out'])} | "
               f"{ratio(row['gemm_stores'], undisturbed, True)} |")
@@ -121,6 +122,7 @@ def main():
     parser.add_argument("--copy-blocks", type=int, default=264, help="of a scatter's kernel")
     parser.add_argument("--copy-kernel-threads", type=int, default=512)
     parser.add_argument("--direct-kib-min", type=int, default=64)
+    parser.add_argument("--direct-store-kib-min", type=int, default=256)
     parser.add_argument("--tier-chunks", type=int, default=64)
     parser.add_argument("--dir", default=None, help="where the tiers are; else the system's")
     args = parser.parse_args()

@@ -60,7 +60,8 @@ class Bench {
     const Ticket ticket = reading_.front();
     reading_.erase(reading_.begin());  // It holds two windows' worth, and a deque would allocate.
     router_.OnRead(ticket, absl::StatusCode::kOk, now_);
-    router_.OnCopy(ticket, absl::StatusCode::kOk, now_);
+    Take();
+    router_.OnCopy(ticket, copying_, absl::StatusCode::kOk, now_);
     Take();
     return true;
   }
@@ -76,6 +77,7 @@ class Bench {
     router_.TakeCommands(&commands_);
     for (const Command& command : commands_) {
       if (const auto* read = std::get_if<ReadSegment>(&command)) reading_.push_back(read->ticket);
+      if (const auto* copy = std::get_if<CopySegment>(&command)) copying_ = copy->items;
     }
   }
 
@@ -84,6 +86,7 @@ class Bench {
   TimeNs now_ = kSecond;
   std::vector<Command> commands_;
   std::vector<Ticket> reading_;
+  absl::InlinedVector<ItemRef, 2> copying_;
 };
 
 void BM_ClaimAndCompletion(benchmark::State& state) {

@@ -161,7 +161,7 @@ absl::StatusOr<RegionHandle> Client::RegisterMemory(v1::RegisterMemoryRequest re
   v1::RegisterMemoryReply reply;
   const grpc::Status result = stub_->RegisterMemory(&context, request, &reply);
   if (!result.ok()) return FromGrpc(result, "register memory of " + request.gpu_uuid());
-  return RegionHandle{reply.region_id(), reply.way()};
+  return RegionHandle{reply.region_id(), reply.way(), reply.store_way()};
 }
 
 absl::Status Client::UnregisterMemory(uint64_t region_id) {

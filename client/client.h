@@ -69,8 +69,15 @@ struct NamespaceHandle {
 struct RegionHandle {
   // Never 0.
   uint64_t region_id = 0;
-  // How the daemon fills it and reads it.
+  // How the daemon fills it, and how it reads it.
   v1::RegisterMemoryReply::Way way = v1::RegisterMemoryReply::WAY_UNSPECIFIED;
+  v1::RegisterMemoryReply::Way store_way = v1::RegisterMemoryReply::WAY_UNSPECIFIED;
+
+  // Some of it goes by the landing buffer, so the worker has kernels to run.
+  bool has_landing() const {
+    return way == v1::RegisterMemoryReply::WAY_LANDING ||
+           store_way == v1::RegisterMemoryReply::WAY_LANDING;
+  }
 };
 
 class Client {

@@ -74,7 +74,7 @@ void OperationTable::Dispatch(const v1::Event& event) {
     const absl::Status status =
         FromCode(event.quiesced().code(), "run operation", event.quiesced().message());
     AfterCopies(landing.get(), id, true, [operation, status] { operation->End(status); });
-  } else if (event.has_request_done() && landing != nullptr) {
+  } else if (landing != nullptr) {
     landing->AfterCopies(id, false, [operation, event] { operation->OnEvent(event); });
   } else {
     operation->OnEvent(event);

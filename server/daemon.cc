@@ -22,6 +22,7 @@ namespace {
 
 constexpr TimeNs kEndSessions = 2 * kSecond;
 constexpr TimeNs kStreamGrace = kSecond;
+constexpr TimeNs kGpuStop = 2 * kSecond;
 constexpr TimeNs kTierStop = 5 * kSecond;
 
 absl::Status DoesNotAnswer(const std::string& root) {
@@ -310,8 +311,8 @@ bool Daemon::Stop() {
                  engine_->stats().sessions_open.Get());
   }
   if (rpc_ != nullptr) rpc_->Shutdown(kStreamGrace);
-  engine_->Stop();
-  bool clean = true;
+  bool clean = engine_->Stop(Now() + kGpuStop);
+  if (!clean) spdlog::warn("a GPU's copies never ended");
   for (tier::Tier* tier : tiers()) {
     if (tier->Stop(Now() + kTierStop)) continue;
     spdlog::warn("requests never came back: tier={}", tier->options().name);

@@ -69,7 +69,7 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
   engine.copy_threads = options.copy_threads;
   engine.operations_per_session_max = options.operations_per_session_max;
   engine.drain = options.drain;
-  engine.direct_bytes_min = options.gpu.direct_bytes_min;
+  engine.direct_bytes_min = {options.gpu.direct_bytes_min, options.gpu.direct_store_bytes_min};
   engine.landing_ack = options.gpu.landing_ack;
   engine.router.hedge_after = options.hedge_after;
   engine.router.policy = PolicyOptionsOf(options.routing, open);

@@ -35,6 +35,10 @@ constexpr char kHelp[] =
     "  tiers    chunks that lie on the tiers, into GPU memory and into host memory in "
     "turn\n\nOptions:\n";
 
+const char* Name(v1::RegisterMemoryReply::Way way) {
+  return way == v1::RegisterMemoryReply::WAY_LANDING ? "landing" : "direct";
+}
+
 struct Flags {
   std::string socket;
   uint64_t fragment_kib = 64;
@@ -208,16 +212,17 @@ class Paged {
   }
 
   void Print() const {
-    const bool landing = engine_.region().way == v1::RegisterMemoryReply::WAY_LANDING;
     std::printf(
-        "{\"what\": \"paged\", \"fragment_kib\": %llu, \"way\": \"%s\", \"contiguous_in\": %s, "
+        "{\"what\": \"paged\", \"fragment_kib\": %llu, \"way\": \"%s\", \"store_way\": \"%s\", "
+        "\"contiguous_in\": %s, "
         "\"contiguous_out\": %s, \"loads\": %s, \"stores\": %s, \"gemm_undisturbed\": %s, "
         "\"gemm_loads\": %s, \"gemm_stores\": %s, \"gemm_contiguous_in\": %s, "
         "\"gemm_contiguous_out\": %s}\n",
-        static_cast<unsigned long long>(flags_.fragment_kib), landing ? "landing" : "direct",
-        List(in_).c_str(), List(out_).c_str(), List(loads_).c_str(), List(stores_).c_str(),
-        List(undisturbed_).c_str(), List(engine_loads_).c_str(), List(engine_stores_).c_str(),
-        List(engine_in_).c_str(), List(engine_out_).c_str());
+        static_cast<unsigned long long>(flags_.fragment_kib), Name(engine_.region().way),
+        Name(engine_.region().store_way), List(in_).c_str(), List(out_).c_str(),
+        List(loads_).c_str(), List(stores_).c_str(), List(undisturbed_).c_str(),
+        List(engine_loads_).c_str(), List(engine_stores_).c_str(), List(engine_in_).c_str(),
+        List(engine_out_).c_str());
   }
 
   const Flags& flags_;
@@ -238,12 +243,11 @@ absl::Status RunSmall(const Flags& flags, MiniEngine* engine) {
     if (i >= 200) us.push_back(Seconds(begun) * 1e6);
   }
   std::sort(us.begin(), us.end());
-  const bool landing = engine->region().way == v1::RegisterMemoryReply::WAY_LANDING;
   std::printf(
       "{\"what\": \"small\", \"fragment_kib\": %llu, \"way\": \"%s\", \"reads\": %zu, "
       "\"p50_us\": %.0f, \"p99_us\": %.0f, \"max_us\": %.0f}\n",
-      static_cast<unsigned long long>(flags.fragment_kib), landing ? "landing" : "direct",
-      us.size(), us[us.size() / 2], us[us.size() * 99 / 100], us.back());
+      static_cast<unsigned long long>(flags.fragment_kib), Name(engine->region().way), us.size(),
+      us[us.size() / 2], us[us.size() * 99 / 100], us.back());
   return absl::OkStatus();
 }
 

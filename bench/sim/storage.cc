@@ -245,8 +245,8 @@ void Storage::Execute(const sched::Command& command) {
   } else if (const auto* copy = std::get_if<sched::CopySegment>(&command)) {
     NoteForReactiveCopy(*copy);
     const TimeNs took = TimeOf(copy->slot.bytes, options_.copy_bytes_per_second);
-    events_->At(events_->now() + took, [this, ticket = copy->ticket] {
-      router_.OnCopy(ticket, absl::StatusCode::kOk, events_->now());
+    events_->At(events_->now() + took, [this, ticket = copy->ticket, items = copy->items] {
+      router_.OnCopy(ticket, items, absl::StatusCode::kOk, events_->now());
       Pump();
     });
   } else if (const auto* staged = std::get_if<sched::CopyStaged>(&command)) {

@@ -46,7 +46,10 @@ void PrintGpus(const v1::Status& status) {
   std::vector<std::vector<std::string>> table = {
       {"GPU", "STATE", "REGIONS", "MAPPED", "IN", "OUT", "QUEUED", "NAME"}};
   for (const v1::GpuStatus& gpu : status.gpus()) {
-    table.push_back({gpu.uuid().substr(0, kShortUuid), gpu.usable() ? "ok" : "lost",
+    table.push_back({gpu.uuid().substr(0, kShortUuid),
+                     !gpu.usable() ? "lost"
+                     : gpu.hung()  ? "hung"
+                                   : "ok",
                      FormatCount(gpu.regions()), FormatBytes(gpu.mapped_bytes()),
                      FormatBytes(gpu.bytes_in()), FormatBytes(gpu.bytes_out()),
                      FormatBytes(gpu.queued_bytes()), gpu.name()});

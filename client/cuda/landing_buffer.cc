@@ -72,7 +72,7 @@ LandingBuffer::~LandingBuffer() {
 
 absl::StatusOr<RegionHandle> LandingBuffer::RegisterRegion(const DeviceMemory& memory) {
   auto handle = client_->RegisterMemory(memory.request);
-  if (handle.ok() && handle->way == v1::RegisterMemoryReply::WAY_LANDING) {
+  if (handle.ok() && handle->has_landing()) {
     auto region = std::make_shared<const Region>(memory.base, memory.request);
     absl::MutexLock lock(&mu_);
     regions_[handle->region_id] = std::move(region);

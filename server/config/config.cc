@@ -171,6 +171,8 @@ void ConvertGpu(const v1::Gpu& in, Problems& problems, Options& out) {
   out.gpu.mode = ModeOf(in.mode());
   out.gpu.direct_bytes_min =
       problems.InRange("gpu.direct_kib_min", in.direct_kib_min(), {1, 2048}) * kKiB;
+  out.gpu.direct_store_bytes_min =
+      problems.InRange("gpu.direct_store_kib_min", in.direct_store_kib_min(), {1, 2048}) * kKiB;
   out.gpu.landing_ack =
       Milliseconds(problems.InRange("gpu.landing_ack_ms", in.landing_ack_ms(), {10, 600000}));
 }

@@ -47,6 +47,7 @@ struct GpuOptions {
   GpuMode mode = GpuMode::kAuto;
   // Shortest mean run of a region that is copied straight; others land.
   uint64_t direct_bytes_min = 0;
+  uint64_t direct_store_bytes_min = 0;
   TimeNs landing_ack = 0;
 };
 

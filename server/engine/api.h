@@ -117,8 +117,8 @@ class SessionSink {
 class HandoffPeer {
  public:
   virtual ~HandoffPeer() = default;
-  // The engine has stopped touching the session's memory: close the connection. Called once, on
-  // the engine loop, never blocks.
+  // The engine has stopped touching the session's memory, and has it mapped no more but for host
+  // buffers: close the connection. Called once, on any thread, never blocks.
   virtual void Close(SessionId session) = 0;
 };
 
@@ -316,8 +316,9 @@ struct DeviceMemoryAttached {
 
 struct RegisteredRegion {
   uint64_t region_id = 0;
-  // Through the session's landing buffer, rather than straight into the blocks.
-  bool landing = false;
+  // Through the session's landing buffer, rather than straight to or from the blocks.
+  bool load_landing = false;
+  bool store_landing = false;
 };
 
 struct RegisterMemory {
@@ -328,16 +329,27 @@ struct RegisterMemory {
   absl::AnyInvocable<void(absl::StatusOr<RegisteredRegion>)> reply;
 };
 
+// From which mean length of a region's runs copies go straight, by direction.
+struct DirectBytesMin {
+  uint64_t loads = 64 * kKiB;
+  uint64_t stores = 256 * kKiB;
+};
+
 // The answer to a RegisterMemory came from the GPU room.
 struct RegionOpened {
   SessionId session;
   uint64_t handoff_memory_id = 0;
+  uint64_t request = 0;
   absl::StatusOr<gpu::RegionRef> region;
-  absl::AnyInvocable<void(absl::StatusOr<RegisteredRegion>)> reply;
+};
+
+// The memory of a region that was unregistered is closed.
+struct RegionClosed {
+  uint64_t request = 0;
 };
 
 // FAILED_PRECONDITION while operations use the region, or regions this landing buffer; NOT_FOUND
-// when unknown. The reply comes once the memory is closed, on the thread that did it.
+// when unknown. The reply comes once the memory is closed, or the session is over.
 struct UnregisterMemory {
   SessionId session;
   uint64_t region_id = 0;

@@ -64,7 +64,11 @@ Landing* DeviceCopies::FindLanding(SessionId session, uint64_t region) {
 void DeviceCopies::Submit(const DeviceJob& job, TimeNs now) {
   const uint64_t id = next_job_++;
   jobs_[id] = Running{job, job.bytes, 0, absl::StatusCode::kOk};
+  jobs_of_.emplace(job.operation, id);
   const Place& place = *job.place;
+  if (const auto code = WhyNot(job.session, place); code != absl::StatusCode::kOk) {
+    return Fail(id, code);
+  }
   if (place.landing == 0) {
     gpu::Copy request;
     request.direction = job.direction;
@@ -78,6 +82,30 @@ void DeviceCopies::Submit(const DeviceJob& job, TimeNs now) {
   const WorkerRegion& region = parts_.sessions->Find(job.session)->regions.at(place.landing);
   LandingActions actions(this, job.session, place.landing, region.memory, now);
   region.parts->Add(job.direction, {id, job.operation, job.bytes}, &actions);
+}
+
+absl::StatusCode DeviceCopies::WhyNot(SessionId session, const Place& place) const {
+  if (place.region == nullptr) return absl::StatusCode::kOk;
+  const gpu::DeviceStats& stats = parts_.gpus->stats(place.region->device());
+  if (stats.usable.Get() == 0 || stats.hung.Get() != 0) return absl::StatusCode::kUnavailable;
+  if (place.landing == 0) return absl::StatusCode::kOk;
+  const Session* owner = parts_.sessions->Find(session);
+  return owner->regions.at(place.landing).parts->stalled() ? absl::StatusCode::kDeadlineExceeded
+                                                           : absl::StatusCode::kOk;
+}
+
+void DeviceCopies::EndAllOn(uint32_t device, TimeNs now) {
+  std::vector<std::pair<SessionId, OperationId>> ended;
+  for (const auto& [id, running] : jobs_) {
+    const Place& place = *running.job.place;
+    if (place.landing != 0 && place.region->device() == device &&
+        running.code == absl::StatusCode::kOk) {
+      ended.emplace_back(running.job.session, running.job.operation);
+    }
+  }
+  for (const auto& [session, operation] : ended) {
+    EndOperation(session, operation, absl::StatusCode::kUnavailable, now);
+  }
 }
 
 void DeviceCopies::CopyToGpu(uint64_t job, const DeviceCopy& copy, gpu::Copy request) {
@@ -94,7 +122,8 @@ void DeviceCopies::OnCopied(const gpu::CopyDone& done, TimeNs now) {
   copies_.erase(it);
   Running& running = jobs_.at(copy.job);
   running.copies -= 1;
-  if (done.code != absl::StatusCode::kOk) {  // Nothing of its operation can be had any more.
+  if (done.code != absl::StatusCode::kOk && running.code == absl::StatusCode::kOk) {
+    // Nothing of its operation can be had any more.
     EndOperation(copy.session, running.job.operation, done.code, now);
   } else if (copy.region == 0) {
     running.left = 0;
@@ -141,14 +170,16 @@ void DeviceCopies::MaybeAnswer(uint64_t job) {
   if (running.copies > 0 || (running.left > 0 && running.code == absl::StatusCode::kOk)) return;
   results_.push_back(
       {running.job.kind, running.job.id, running.job.part, running.job.operation, running.code});
+  jobs_of_.erase({running.job.operation, job});
   jobs_.erase(it);
 }
 
 void DeviceCopies::EndOperation(SessionId session_id, OperationId operation, absl::StatusCode code,
                                 TimeNs now) {
   std::vector<uint64_t> ended;
-  for (const auto& [id, running] : jobs_) {
-    if (running.job.operation == operation) ended.push_back(id);
+  for (auto job = jobs_of_.lower_bound({operation, 0});
+       job != jobs_of_.end() && job->first == operation; ++job) {
+    ended.push_back(job->second);
   }
   if (ended.empty()) return;
   Session* session = parts_.sessions->Find(session_id);
@@ -161,18 +192,26 @@ void DeviceCopies::EndOperation(SessionId session_id, OperationId operation, abs
 }
 
 void DeviceCopies::Tick(TimeNs now) {
+  for (uint32_t device = 0; device < parts_.gpus->size(); ++device) {
+    const bool hangs = parts_.gpus->stats(device).hung.Get() != 0;
+    if (hangs && !hung_.contains(device)) EndAllOn(device, now);  // No part of them will be free.
+    hangs ? (void)hung_.insert(device) : (void)hung_.erase(device);
+  }
   while (!due_.empty()) {
     const Due due = due_.front();
     Landing* landing = FindLanding(due.session, due.region);
-    const auto operation =
-        landing == nullptr ? std::nullopt : landing->Unacknowledged(due.part, due.sequence);
-    if (operation.has_value() && due.deadline > now) return;
+    const bool waits = landing != nullptr && landing->WithWorker(due.part, due.sequence);
+    if (waits && due.deadline > now) return;
     due_.pop_front();
-    if (!operation.has_value()) continue;
+    if (!waits) continue;
     parts_.stats->landing_timeouts.Add();
-    spdlog::warn("a worker does not answer for its landing buffer: session={} part={}",
-                 due.session.value, due.part);
-    EndOperation(due.session, *operation, absl::StatusCode::kDeadlineExceeded, now);
+    if (!landing->stalled()) {
+      spdlog::warn("a worker does not answer for its landing buffer: client={} part={}",
+                   parts_.sessions->Find(due.session)->client_name, due.part);
+    }
+    for (const OperationId operation : landing->Stall(due.part)) {
+      EndOperation(due.session, operation, absl::StatusCode::kDeadlineExceeded, now);
+    }
   }
 }
 

@@ -6,9 +6,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/engine/copy_pool.h"
@@ -44,8 +47,8 @@ struct DeviceResult {
   uint64_t id = 0;
   uint32_t part = 0;
   OperationId operation;
-  // UNAVAILABLE: the GPU is lost. DEADLINE_EXCEEDED: the worker took too long. Else what
-  // EndOperation said.
+  // UNAVAILABLE: the GPU is lost or hangs. DEADLINE_EXCEEDED: the worker takes too long with what
+  // it was given before. Else what EndOperation said.
   absl::StatusCode code = absl::StatusCode::kOk;
 };
 
@@ -61,6 +64,10 @@ class DeviceCopies {
   explicit DeviceCopies(const Parts& parts) : parts_(parts) {}
 
   void Submit(const DeviceJob& job, TimeNs now);
+  // OK, also for host memory, or why a job for this place would fail at once: UNAVAILABLE, the GPU
+  // is lost or hangs; DEADLINE_EXCEEDED, the worker has had a part of the landing buffer for too
+  // long.
+  absl::StatusCode WhyNot(SessionId session, const Place& place) const;
   // The operation has ended early: its jobs end with `code`, at once but for DMA that runs.
   void EndOperation(SessionId session, OperationId operation, absl::StatusCode code, TimeNs now);
 
@@ -68,11 +75,12 @@ class DeviceCopies {
   // A wrong acknowledgement: NOT_FOUND or INVALID_ARGUMENT; whose session must end, since bytes
   // were not where it says.
   absl::Status OnAcknowledged(Session& session, const PartAcknowledged& acknowledged, TimeNs now);
-  // Workers that have had a part for too long.
+  // Workers that have had a part for too long: what waits for them ends.
   void Tick(TimeNs now);
   TimeNs NextDeadline() const { return due_.empty() ? kNever : due_.front().deadline; }
 
-  // Appends the results since the last call.
+  bool has_results() const { return !results_.empty(); }
+  // Replaces `results` by those since the last call.
   void TakeResults(std::vector<DeviceResult>* results);
 
  private:
@@ -99,6 +107,8 @@ class DeviceCopies {
   };
   class LandingActions;
 
+  // Ends what goes by landing buffers of a GPU that hangs.
+  void EndAllOn(uint32_t device, TimeNs now);
   // Null when it is gone with its session.
   Landing* FindLanding(SessionId session, uint64_t region);
   void CopyToGpu(uint64_t job, const DeviceCopy& copy, gpu::Copy request);
@@ -109,10 +119,12 @@ class DeviceCopies {
 
   const Parts parts_;
   absl::flat_hash_map<uint64_t, Running> jobs_;
+  std::set<std::pair<OperationId, uint64_t>> jobs_of_;
   absl::flat_hash_map<uint64_t, DeviceCopy> copies_;
   uint64_t next_job_ = 1;
   uint64_t next_copy_ = 1;
-  std::deque<Due> due_;  // In order, since all have the same time.
+  absl::flat_hash_set<uint32_t> hung_;  // GPUs, as of the last tick.
+  std::deque<Due> due_;                 // In order, since all have the same time.
   std::vector<DeviceResult> results_;
 };
 

@@ -14,7 +14,7 @@ namespace kvstream::engine {
 
 Engine::Engine(memory::SealedMemory* pool, gpu::Gpus* gpus) : pool_(pool), gpus_(gpus) {}
 
-Engine::~Engine() { Stop(); }
+Engine::~Engine() { (void)Stop(kNever); }
 
 void Engine::Start(const EngineOptions& options, std::vector<tier::Tier*> tiers,
                    HandoffPeer* handoff) {
@@ -76,15 +76,16 @@ void Engine::ReportProgress(TimeNs now) {
   progressed_.NotifyAll();
 }
 
-void Engine::Stop() {
-  if (!thread_.joinable()) return;
+bool Engine::Stop(TimeNs deadline) {
+  if (!thread_.joinable()) return true;
   stopping_ = true;
   mailbox_.Wake();
   thread_.join();
   // What is still copied to clients ends here, before their handoff connections can close.
   state_->copies.Stop();
-  gpus_->Stop();
+  const bool clean = gpus_->Stop(deadline);
   state_->unmapper.Stop();  // It still answers drops.
+  return clean;
 }
 
 void Engine::Run() {
@@ -185,8 +186,10 @@ void Engine::FinishTurn(TimeNs now) {
     s.stores.Admit(now);
   }
   s.stores.Tick(now);
-  DeliverDeviceCopies(now);                     // Of what the tick has ended.
-  if (s.stores.waiting()) s.stores.Admit(now);  // What the tick gave up may have stood in the way.
+  do {
+    DeliverDeviceCopies(now);  // Of what the tick has ended, or a stalled worker does not take.
+    if (s.stores.waiting()) s.stores.Admit(now);  // What was given up may have stood in the way.
+  } while (s.device.has_results());
   s.reads.router().OnSlotsFreed(now);
   s.reads.Pump(now);
   s.reads.SubmitReads();
@@ -217,10 +220,10 @@ void Engine::PublishStats() {
   stats_.draining.Set(draining_ ? 1 : 0);
   for (uint32_t t = 0; t < s.tiers.size(); ++t) {
     const TierId id{t};
+    tier.held_out.Set(lane.held_out() ? 1 : 0);
     const sched::TierLane& lane = s.reads.router().lane(id);
     TierEngineStats& tier = stats_.tiers[t];
     tier.out.Set(lane.usable() ? 0 : 1);
-    tier.held_out.Set(lane.held_out() ? 1 : 0);
     tier.in_flight_bytes.Set(lane.in_flight());
     tier.window_bytes.Set(lane.window_bytes());
     tier.quarantined_bytes.Set(lane.quarantined());

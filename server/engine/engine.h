@@ -29,8 +29,7 @@ struct EngineOptions {
   uint64_t pool_reserved_bytes = 0;
   uint32_t copy_threads = 2;
   uint64_t operations_per_session_max = 1024;
-  // Regions of GPU memory with runs of at least so many bytes, in the mean, are filled directly.
-  uint64_t direct_bytes_min = 64 * kKiB;
+  DirectBytesMin direct_bytes_min;
   // How long a worker may have a part of its landing buffer.
   TimeNs landing_ack = 5 * kSecond;
   // Of a drain that does not say how long it may take.
@@ -62,8 +61,9 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   // Ends every session, and waits until they are forgotten. False when `deadline` came first: a
   // read that never ends may outlive us. REQUIRES: BeginDrain was called.
   bool EndSessions(TimeNs deadline);
-  // Ends the loop. Call before the tiers are stopped.
-  void Stop();
+  // Ends the loop. Call before the tiers are stopped. False when `deadline` came first: a GPU may
+  // still copy to or from the pool.
+  bool Stop(TimeNs deadline);
 
   const EngineStats& stats() const { return stats_; }
 
@@ -84,6 +84,7 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(Lookup& event, TimeNs now);
   void On(RegisterMemory& event, TimeNs now);
   void On(RegionOpened& event, TimeNs now);
+  void On(RegionClosed& event, TimeNs now);
   void On(UnregisterMemory& event, TimeNs now);
   void On(DeviceMemoryAttached& event, TimeNs now);
   void On(ListUsage& event, TimeNs now);

@@ -68,6 +68,8 @@ void Engine::On(RegisterMemory& event, TimeNs) { state_->regions.Register(std::m
 
 void Engine::On(RegionOpened& event, TimeNs) { state_->regions.OnOpened(std::move(event)); }
 
+void Engine::On(RegionClosed& event, TimeNs) { state_->regions.OnClosed(event); }
+
 void Engine::On(UnregisterMemory& event, TimeNs) { state_->regions.Unregister(std::move(event)); }
 
 void Engine::On(DeviceMemoryAttached& event, TimeNs) { state_->regions.Attach(std::move(event)); }
@@ -163,6 +165,7 @@ void Engine::EndSession(Session& session, const absl::Status& why, TimeNs now) {
   if (session.ending) return;
   state_->sessions.BeginEnd(session, why);
   state_->leases.ReleaseAllOf(id);
+  state_->regions.EndSession(id);
   std::vector<OperationId> running;
   for (const auto& [client_op, operation] : session.operations) running.push_back(operation);
   for (const OperationId operation : running) CancelOperation(operation, now);

@@ -29,7 +29,7 @@ struct Engine::State {
       : tiers(std::move(tier_list)),
         slots(engine->pool_->size(), engine->options_.pool_reserved_bytes),
         unmapper(&engine->stats_.unmapping_bytes),
-        sessions(&engine->stats_, handoff, &unmapper),
+        sessions(&engine->stats_, handoff, &unmapper, engine->gpus_),
         regions(
             {engine->gpus_, engine, &sessions, &engine->stats_, engine->options_.direct_bytes_min}),
         leases(&index),

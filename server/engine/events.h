@@ -9,7 +9,7 @@ namespace kvstream::engine {
 
 using Event =
     std::variant<SessionConnected, BufferAttached, DropBuffer, HandoffClosed, StreamOpened,
-                 StreamClosed, MessageArrived, Lookup, RegisterMemory, RegionOpened,
+                 StreamClosed, MessageArrived, Lookup, RegisterMemory, RegionOpened, RegionClosed,
                  UnregisterMemory, DeviceMemoryAttached, ListUsage, SetTierInService, Drain>;
 
 // Thread-safe. Post never blocks and never calls back into the poster: sinks and replies are called

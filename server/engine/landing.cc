@@ -17,6 +17,7 @@ Landing::~Landing() {
 }
 
 void Landing::Add(Direction direction, const LandingJob& job, Actions* actions) {
+  KV_CHECK(!stalled());
   (direction == Direction::kToDevice ? loads_ : stores_).push_back({job, 0});
   Pump(actions);
 }
@@ -119,18 +120,31 @@ bool Landing::WithWorker() const {
                      [](const Part& part) { return part.state == State::kWithWorker; });
 }
 
-std::optional<OperationId> Landing::Unacknowledged(uint32_t index, uint64_t sequence) const {
-  const Part& part = parts_[index];
-  if (part.state != State::kWithWorker || part.sequence != sequence || part.abandoned) {
-    return std::nullopt;
+bool Landing::WithWorker(uint32_t index, uint64_t sequence) const {
+  return parts_[index].state == State::kWithWorker && parts_[index].sequence == sequence;
+}
+
+std::vector<OperationId> Landing::Stall(uint32_t index) {
+  Part& part = parts_[index];
+  KV_CHECK(part.state == State::kWithWorker && !part.stalled);
+  part.stalled = true;
+  stalled_parts_ += 1;
+  std::vector<OperationId> waiting;
+  if (!part.abandoned) waiting.push_back(part.operation);
+  for (const auto* queue : {&loads_, &stores_}) {
+    for (const Waiting& w : *queue) waiting.push_back(w.job.operation);
   }
-  return part.operation;
+  std::sort(waiting.begin(), waiting.end());
+  waiting.erase(std::unique(waiting.begin(), waiting.end()), waiting.end());
+  return waiting;
 }
 
 void Landing::Free(Part& part) {
   if (part.state == State::kWithWorker && part.abandoned) overdue_->Sub();
+  if (part.stalled) stalled_parts_ -= 1;
   part.state = State::kFree;
   part.abandoned = false;
+  part.stalled = false;
   part.pieces.clear();
 }
 

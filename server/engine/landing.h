@@ -6,14 +6,14 @@
 //
 // The worker may be slow, stopped or dead between: no operation waits for it longer than its
 // deadline, and with a part no longer than `landing_ack`. The part stays busy until the worker does
-// answer, since only then is its kernel known to have ended.
+// answer, since only then is its kernel known to have ended; until then the buffer is stalled, and
+// takes nothing more.
 //
 // Pure: what it decides comes out as calls of Actions. Thread rule: the engine loop.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -58,6 +58,7 @@ class Landing {
   Landing(const Landing&) = delete;
   Landing& operator=(const Landing&) = delete;
 
+  // REQUIRES: not stalled.
   void Add(gpu::Direction direction, const LandingJob& job, Actions* actions);
   // A piece's copy has ended. One that failed: after EndOperation for its operation.
   void OnCopied(uint32_t part, const Piece& piece, Actions* actions);
@@ -68,8 +69,12 @@ class Landing {
   void EndOperation(OperationId operation, Actions* actions);
   // Whether the worker has some part: its kernels may touch the buffer.
   bool WithWorker() const;
-  // Whether the worker still has the part of this sequence, for an operation that runs; which.
-  std::optional<OperationId> Unacknowledged(uint32_t part, uint64_t sequence) const;
+  // Whether it still has the part of this sequence.
+  bool WithWorker(uint32_t part, uint64_t sequence) const;
+  // It has had this part for too long. Returns the operations that wait for it or behind it, which
+  // the caller ends.
+  std::vector<OperationId> Stall(uint32_t part);
+  bool stalled() const { return stalled_parts_ > 0; }
 
  private:
   enum class State : uint8_t { kFree, kFilling, kWithWorker, kDraining };
@@ -78,6 +83,7 @@ class Landing {
     gpu::Direction direction = gpu::Direction::kToDevice;
     OperationId operation;
     bool abandoned = false;  // The operation has ended.
+    bool stalled = false;
     uint64_t sequence = 0;
     uint32_t copies = 0;  // Running.
     std::vector<Piece> pieces;
@@ -103,6 +109,7 @@ class Landing {
   std::deque<Waiting> stores_;
   uint32_t loads_in_a_row_ = 0;
   uint64_t last_sequence_ = 0;
+  uint32_t stalled_parts_ = 0;
 };
 
 }  // namespace kvstream::engine

@@ -1,5 +1,6 @@
 // How what a tier has read gets to the client: verified, then copied to host buffers in the same
 // pass, or to GPU memory after it.
+#include <algorithm>
 #include <utility>
 
 #include "server/base/check.h"
@@ -17,60 +18,92 @@ void ReadOps::OnRead(const tier::Completion& completion, TimeNs now) {
   if (completion.code == absl::StatusCode::kOk) {
     parts_.stats->tiers[completion.tier.value].segments_read.Add();
   }
-  landed_ = completion.ticket;
   router_.OnRead(completion.ticket, completion.code, now);
   Pump(now);
-  if (landed_ == completion.ticket)
-    reads_.erase(completion.ticket);  // No copy of it was asked for.
-  landed_ = Ticket{};
+  MaybeForget(completion.ticket);
   EndUse(content);
+}
+
+void ReadOps::MaybeForget(Ticket read) {
+  const auto it = reads_.find(read);
+  if (it != reads_.end() && it->second.copies == 0) reads_.erase(it);
+}
+
+const Place* ReadOps::PlaceOf(const sched::ItemRef& ref) const {
+  const Operation& operation = operations_.at(ref.batch);
+  return operation.ended_early ? nullptr : &operation.requests[ref.request].items[ref.item].place;
 }
 
 void ReadOps::OnSegmentCopied(const CopyResult& result, TimeNs now) {
   now_ = now;
-  const Ticket ticket{result.id};
-  ReadInFlight& read = reads_.at(ticket);
+  SegmentCopy& copy = segment_copies_.at(result.id);
+  const ReadInFlight& read = reads_.at(copy.ticket);
   const ContentPlan& plan = plans_.at(read.content);
-  const bool verified = result.checksum == plan.checksums[read.segment];
-  if (!verified) {
+  if (result.checksum != plan.checksums[read.segment]) {
     spdlog::warn("a segment failed verification: tier={} file={} segment={}",
                  parts_.tiers[read.tier.value]->options().name, plan.path, read.segment);
     parts_.stats->tiers[read.tier.value].corrupt_reads.Add();
-    return EndSegmentCopy(ticket, false, now);
+    const auto items = std::move(copy.items);
+    return EndCopies(result.id, items, absl::StatusCode::kDataLoss, now);
   }
-  const auto items = std::move(read.device_items);
-  read.device_items.clear();
-  const uint64_t bytes = plan.shape.BytesOf(read.segment);
-  for (const sched::ItemRef& ref : items) {
-    if (operations_.at(ref.batch).ended_early) continue;
-    read.device_copies += 1;
-    CopyToDevice(CopyKind::kSegment, ticket.value, 0, ref, read.segment * plan.shape.segment_bytes,
-                 {parts_.pool + read.slot.offset, bytes});
+  absl::InlinedVector<sched::ItemRef, 2> ended;
+  for (const sched::ItemRef& ref : copy.items) {
+    const Place* place = PlaceOf(ref);
+    if (place == nullptr || place->host != nullptr) {
+      ended.push_back(ref);
+      continue;
+    }
+    auto group = std::find_if(copy.to_device.begin(), copy.to_device.end(),
+                              [&ref](const auto& g) { return g.operation == ref.batch; });
+    if (group == copy.to_device.end()) {
+      copy.to_device.push_back({ref.batch, 0});
+      group = std::prev(copy.to_device.end());
+    }
+    group->left += 1;
+    const auto part = static_cast<uint32_t>(group - copy.to_device.begin());
+    CopyToDevice(CopyKind::kSegment, result.id, part, ref, read.segment * plan.shape.segment_bytes,
+                 {parts_.pool + read.slot.offset, plan.shape.BytesOf(read.segment)});
   }
-  if (read.device_copies == 0) EndSegmentCopy(ticket, true, now);
+  EndCopies(result.id, ended, absl::StatusCode::kOk, now);
 }
 
-void ReadOps::EndSegmentCopy(Ticket ticket, bool verified, TimeNs now) {
-  const ReadInFlight& read = reads_.at(ticket);
+void ReadOps::EndCopies(uint64_t id, std::span<const sched::ItemRef> items, absl::StatusCode code,
+                        TimeNs now) {
+  SegmentCopy& copy = segment_copies_.at(id);
+  const Ticket ticket = copy.ticket;
+  ReadInFlight& read = reads_.at(ticket);
   const ContentId content = read.content;
-  if (verified) parts_.stats->tiers[read.tier.value].bytes_delivered.Add(read.delivers);
-  landed_ = ticket;
-  router_.OnCopy(ticket, verified ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss, now);
+  if (code == absl::StatusCode::kOk) {
+    const uint64_t bytes = plans_.at(content).shape.BytesOf(read.segment);
+    parts_.stats->tiers[read.tier.value].bytes_delivered.Add(bytes * items.size());
+  }
+  copy.left -= items.size();
+  const bool over = copy.left == 0;
+  if (over) {
+    segment_copies_.erase(id);
+    read.copies -= 1;
+  }
+  router_.OnCopy(ticket, items, code, now);
   Pump(now);
-  if (landed_ == ticket) reads_.erase(ticket);
-  landed_ = Ticket{};
+  if (!over) return;
+  MaybeForget(ticket);
   EndUse(content);
 }
 
 void ReadOps::OnStagedCopied(const CopyResult& result, TimeNs now) {
   now_ = now;
-  const StagedCopy& copy = staged_copies_.at(result.id);
+  StagedCopy& copy = staged_copies_.at(result.id);
   const StagedChunk& chunk = parts_.staging->Get(copy.chunk);
   const Operation& operation = operations_.at(copy.item.batch);
   const Place& place = operation.requests[copy.item.request].items[copy.item.item].place;
   const bool verified = result.checksum == chunk.checksums[result.part];
+  copy.unverified -= 1;
   if (!verified || place.region == nullptr || operation.ended_early) {
     return EndStagedPart(result.id, verified, now);
+  }
+  if (copy.unverified == 0 && copy.ok) {  // A worker that is slow keeps no copy thread busy.
+    router_.OnStagedVerified(copy.item, now);
+    Pump(now);
   }
   CopyToDevice(CopyKind::kStaged, result.id, result.part, copy.item,
                result.part * chunk.shape.segment_bytes,
@@ -119,43 +152,50 @@ void ReadOps::CopyToDevice(CopyKind kind, uint64_t id, uint32_t part, const sche
 
 void ReadOps::OnDeviceCopied(const DeviceResult& result, TimeNs now) {
   now_ = now;
-  if (result.code != absl::StatusCode::kOk) {
+  Operation& operation = operations_.at(result.operation);
+  if (result.code != absl::StatusCode::kOk && !operation.ended_early) {
     // The bytes were right, and there is no way to have them delivered.
-    Operation& operation = operations_.at(result.operation);
     operation.ended_early = true;
-    // Also what was asked for since it ended there.
     parts_.device->EndOperation(operation.session, result.operation, result.code, now);
     router_.Fail(result.operation, result.code, now);
     Pump(now);
   }
   if (result.kind == CopyKind::kStaged) return EndStagedPart(result.id, true, now);
-  ReadInFlight& read = reads_.at(Ticket{result.id});
-  read.device_copies -= 1;
-  if (read.device_copies == 0) EndSegmentCopy(Ticket{result.id}, true, now);
+  SegmentCopy& copy = segment_copies_.at(result.id);
+  SegmentCopy::ToDevice& group = copy.to_device[result.part];
+  group.left -= 1;
+  if (group.left > 0) return;
+  absl::InlinedVector<sched::ItemRef, 2> ended;
+  for (const sched::ItemRef& ref : copy.items) {
+    if (ref.batch != group.operation) continue;
+    const auto& request = operations_.at(ref.batch).requests[ref.request];
+    if (request.items[ref.item].place.region != nullptr) ended.push_back(ref);
+  }
+  EndCopies(result.id, ended, absl::StatusCode::kOk, now);
 }
 
 void ReadOps::Execute(const sched::CopySegment& command) {
   const ContentPlan& plan = plans_.at(command.content);
   Use(command.content);
-  if (landed_ == command.ticket) landed_ = Ticket{};  // Its entry lives on until the copy ended.
   ReadInFlight& read = reads_.at(command.ticket);
-  const uint64_t bytes = plan.shape.BytesOf(command.segment);
-  read.delivers = bytes * command.items.size();
+  read.copies += 1;
+  const uint64_t id = next_copy_++;
+  SegmentCopy& copy = segment_copies_[id];
+  copy.ticket = command.ticket;
+  copy.items = command.items;
+  copy.left = command.items.size();
   CopyJob job{.kind = CopyKind::kSegment,
-              .id = command.ticket.value,
+              .id = id,
               .part = 0,
               .key = plan.key,
               .segment = command.segment,
-              .source = {parts_.pool + command.slot.offset, bytes},
+              .source = {parts_.pool + command.slot.offset, plan.shape.BytesOf(command.segment)},
               .destinations = {},
               .pad_bytes = 0};
   for (const sched::ItemRef& ref : command.items) {
     const Place& place = operations_.at(ref.batch).requests[ref.request].items[ref.item].place;
-    if (place.host == nullptr) {
-      read.device_items.push_back(ref);
-    } else {
-      job.destinations.push_back(place.host + command.segment * plan.shape.segment_bytes);
-    }
+    if (place.host == nullptr) continue;  // Once it has verified.
+    job.destinations.push_back(place.host + command.segment * plan.shape.segment_bytes);
   }
   parts_.copies->Submit(std::move(job));
 }
@@ -165,9 +205,9 @@ void ReadOps::Execute(const sched::CopyStaged& command) {
   const ItemPlace& item = operations_.at(ref.batch).requests[ref.request].items[ref.item];
   const StagedChunk& chunk = parts_.staging->Get(item.staged);
   parts_.staging->Pin(item.staged);
-  const uint64_t id = next_staged_copy_++;
+  const uint64_t id = next_copy_++;
   const uint32_t segments = chunk.shape.segments();
-  staged_copies_[id] = StagedCopy{ref, item.staged, segments, true};
+  staged_copies_[id] = StagedCopy{ref, item.staged, segments, segments, true};
   for (uint32_t s = 0; s < segments; ++s) {
     CopyJob job{.kind = CopyKind::kStaged,
                 .id = id,

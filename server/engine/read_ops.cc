@@ -26,7 +26,7 @@ std::string Describe(absl::StatusCode code) {
     case absl::StatusCode::kDataLoss:
       return "a chunk failed verification on every replica";
     case absl::StatusCode::kUnavailable:
-      return "no tier in service could read a chunk";
+      return "no tier in service could read a chunk, or its GPU does not work";
     case absl::StatusCode::kDeadlineExceeded:
       return "the deadline passed";
     case absl::StatusCode::kCancelled:
@@ -82,7 +82,8 @@ absl::Status ReadOps::PlaceItems(Session& session, ReadStep* step, Operation* op
       ReadChunk& chunk = request.chunks[i];
       const uint64_t bytes = request.name_space->spec.groups[chunk.group].chunk_bytes;
       Sessions::Note(chunk.place, &operation->memory);
-      auto place = Sessions::Locate(session, std::move(chunk.place), bytes);
+      auto place =
+          Sessions::Locate(session, std::move(chunk.place), bytes, gpu::Direction::kToDevice);
       if (!place.ok()) {
         return absl::Status(place.status().code(), "requests[" + std::to_string(r) + "].chunks[" +
                                                        std::to_string(i) + "].placement." +
@@ -246,7 +247,7 @@ void ReadOps::Execute(const sched::RequestDone& command) {
 
 void ReadOps::Execute(const sched::BatchDone& command) {
   const auto it = operations_.find(command.batch);
-  const Operation operation = std::move(it->second);
+  Operation operation = std::move(it->second);
   operations_.erase(it);
   EngineStats& stats = *parts_.stats;
   stats.read_step_us.Observe(static_cast<uint64_t>((now_ - operation.began) / kMicrosecond));
@@ -257,6 +258,7 @@ void ReadOps::Execute(const sched::BatchDone& command) {
   Session* session = parts_.sessions->Find(operation.session);
   KV_CHECK(session != nullptr);
   Sessions::LetGo(*session, operation.memory);
+  operation.requests.clear();  // With its regions: they must be gone before the session can be.
   session->operations.erase(operation.client_op);
   parts_.sessions->Send(
       operation.session,

@@ -102,21 +102,36 @@ class ReadOps {
     uint32_t segment = 0;
     TierId tier;
     sched::Slot slot;
-    uint64_t delivers = 0;  // Payload bytes that its copy delivers, over all items.
-    absl::InlinedVector<sched::ItemRef, 2> device_items;  // To be copied once it has verified.
-    uint32_t device_copies = 0;                           // That run.
+    uint32_t copies = 0;  // Of its slot: SegmentCopy entries.
+  };
+  // A command to copy a segment. Each operation in it is answered on its own: one worker may be
+  // slow to scatter.
+  struct SegmentCopy {
+    Ticket ticket;
+    absl::InlinedVector<sched::ItemRef, 2> items;
+    size_t left = 0;  // Items that are not answered.
+    struct ToDevice {
+      OperationId operation;
+      uint32_t left = 0;
+    };
+    std::vector<ToDevice> to_device;
   };
   struct StagedCopy {
     sched::ItemRef item;
     StagedId chunk;
-    uint32_t left = 0;
+    uint32_t left = 0;        // Segments whose copy has not ended.
+    uint32_t unverified = 0;  // Segments that the copy pool has.
     bool ok = true;
   };
 
   absl::Status PlaceItems(Session& session, ReadStep* step, Operation* operation);
   sched::Item PlanItem(const ReadRequest& request, const ReadChunk& chunk, ItemPlace* place);
-  // Answers the router: a segment's copies have ended, or a staged chunk's segment.
-  void EndSegmentCopy(Ticket ticket, bool verified, TimeNs now);
+  // Where an item's bytes go; null once its operation has ended early.
+  const Place* PlaceOf(const sched::ItemRef& ref) const;
+  // Answers the router: some of a segment's copies have ended, or a staged chunk's segment.
+  void EndCopies(uint64_t copy, std::span<const sched::ItemRef> items, absl::StatusCode code,
+                 TimeNs now);
+  void MaybeForget(Ticket read);
   void EndStagedPart(uint64_t id, bool verified, TimeNs now);
   void CopyToDevice(CopyKind kind, uint64_t id, uint32_t part, const sched::ItemRef& ref,
                     uint64_t offset, std::span<std::byte> bytes);
@@ -140,11 +155,11 @@ class ReadOps {
   // Nodes: a plan's path is named by reads in flight.
   absl::node_hash_map<ContentId, ContentPlan> plans_;
   absl::flat_hash_map<Ticket, ReadInFlight> reads_;
+  absl::flat_hash_map<uint64_t, SegmentCopy> segment_copies_;
   absl::flat_hash_map<uint64_t, StagedCopy> staged_copies_;
-  uint64_t next_staged_copy_ = 1;
+  uint64_t next_copy_ = 1;                                 // Of both kinds.
   std::vector<std::vector<tier::ReadRequest>> to_submit_;  // By TierId.
   std::vector<OperationId> with_unsent_;
-  Ticket landed_;   // The read or copy being answered, until a copy of it is asked for.
   TimeNs now_ = 0;  // Of the turn.
 };
 

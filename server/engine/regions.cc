@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "server/base/check.h"
 
 namespace kvstream::engine {
 
 void Regions::Attach(DeviceMemoryAttached attached) {
   Session* session = parts_.sessions->Find(attached.session);
   if (session == nullptr || session->ending) return;
-  if (session->handoff_memory.size() >= kHandoffMemoryMax) return;  // Register will not find it.
   session->handoff_memory[attached.handoff_memory_id] = std::move(attached.memory);
 }
 
@@ -29,10 +31,9 @@ void Regions::Register(RegisterMemory request) {
   if (request.handoff_memory_id != 0) {
     const auto memory = session->handoff_memory.find(request.handoff_memory_id);
     if (memory == session->handoff_memory.end()) {
-      return request.reply(
-          absl::NotFoundError("handoff_memory_id " + std::to_string(request.handoff_memory_id) +
-                              ": the session has handed over no such memory, or more than " +
-                              std::to_string(kHandoffMemoryMax)));
+      return request.reply(absl::NotFoundError("handoff_memory_id " +
+                                               std::to_string(request.handoff_memory_id) +
+                                               ": the session has handed over no such memory"));
     }
     if (memory->second->gpu_uuid != request.spec.gpu_uuid ||
         memory->second->allocation_bytes != request.spec.allocation_bytes) {
@@ -42,29 +43,52 @@ void Regions::Register(RegisterMemory request) {
     request.spec.handoff = memory->second;
   }
   session->regions_opening += 1;
-  parts_.gpus->Open(
-      std::move(request.spec),
-      [poster = parts_.poster, id = request.session, memory_id = request.handoff_memory_id,
-       reply = std::move(request.reply)](auto region) mutable {
-        poster->Post(RegionOpened{id, memory_id, std::move(region), std::move(reply)});
-      });
+  const uint64_t number = next_request_++;
+  waiting_[number] = Waiting{request.session, std::move(request.reply), nullptr};
+  parts_.gpus->Open(std::move(request.spec),
+                    [poster = parts_.poster, id = request.session,
+                     memory_id = request.handoff_memory_id, number](auto region) {
+                      poster->Post(RegionOpened{id, memory_id, number, std::move(region)});
+                    });
+}
+
+void Regions::Answer(uint64_t request, absl::StatusOr<RegisteredRegion> answer) {
+  const auto it = waiting_.find(request);
+  if (it == waiting_.end()) return;
+  Waiting waiting = std::move(it->second);
+  waiting_.erase(it);
+  if (waiting.registered) return waiting.registered(std::move(answer));
+  waiting.unregistered(answer.status());
+}
+
+void Regions::EndSession(SessionId session) {
+  std::vector<uint64_t> ended;
+  for (const auto& [request, waiting] : waiting_) {
+    if (waiting.session == session) ended.push_back(request);
+  }
+  for (const uint64_t request : ended) {
+    Answer(request, absl::FailedPreconditionError("session_id: the session is over"));
+  }
 }
 
 void Regions::OnOpened(RegionOpened opened) {
   Session* session = parts_.sessions->Find(opened.session);
-  if (session != nullptr) session->regions_opening -= 1;
-  if (!opened.region.ok()) return opened.reply(opened.region.status());
-  if (session == nullptr || session->ending) {
-    return opened.reply(absl::FailedPreconditionError("session_id: the session is over"));
+  KV_CHECK(session != nullptr && session->regions_opening > 0);  // It stays for this.
+  session->regions_opening -= 1;
+  if (opened.region.ok()) session->devices.insert((*opened.region)->device());
+  if (session->ending) {  // Its call has been answered.
+    opened.region = absl::CancelledError();
+    return parts_.sessions->MaybeForget(opened.session);
   }
+  if (!opened.region.ok()) return Answer(opened.request, opened.region.status());
   const gpu::Region& memory = **opened.region;
   if (const uint64_t landing = LandingOn(*session, memory.device());
       memory.layout() == nullptr && landing != 0) {
-    return opened.reply(
-        absl::FailedPreconditionError("landing_parts: region " + std::to_string(landing) +
+    return Answer(opened.request, absl::FailedPreconditionError(
+                                      "landing_parts: region " + std::to_string(landing) +
                                       " is the session's landing buffer on this GPU already"));
   }
-  opened.reply(Keep(*session, *std::move(opened.region), opened.handoff_memory_id));
+  Answer(opened.request, Keep(*session, *std::move(opened.region), opened.handoff_memory_id));
 }
 
 uint64_t Regions::LandingOn(const Session& session, uint32_t device) {
@@ -81,12 +105,14 @@ RegisteredRegion Regions::Keep(Session& session, gpu::RegionRef memory,
   if (memory->layout() == nullptr) {
     region.parts = std::make_unique<Landing>(memory->landing_parts(), memory->part_bytes(),
                                              &parts_.stats->landing_parts_overdue);
-  } else if (memory->layout()->fragment_bytes() < parts_.direct_bytes_min) {
-    region.landing = LandingOn(session, memory->device());
+  } else if (const uint64_t landing = LandingOn(session, memory->device()); landing != 0) {
+    const uint64_t bytes = memory->layout()->fragment_bytes();
+    if (bytes < parts_.direct_bytes_min.loads) region.load_landing = landing;
+    if (bytes < parts_.direct_bytes_min.stores) region.store_landing = landing;
   }
   region.memory = std::move(memory);
   region.handoff_memory_id = handoff_memory_id;
-  const RegisteredRegion registered{id, region.landing != 0};
+  const RegisteredRegion registered{id, region.load_landing != 0, region.store_landing != 0};
   parts_.sessions->CountRegion(region, true);
   session.regions.emplace(id, std::move(region));
   return registered;
@@ -108,11 +134,14 @@ void Regions::Unregister(UnregisterMemory request) {
         name + ": the worker has not said Scattered or Gathered for all of its parts"));
   }
   for (const auto& [id, other] : session->regions) {
-    if (other.landing != request.region_id) continue;
+    if (other.load_landing != request.region_id && other.store_landing != request.region_id) {
+      continue;
+    }
     return request.reply(absl::FailedPreconditionError(name + ": region " + std::to_string(id) +
                                                        " goes through this landing buffer"));
   }
   const uint64_t memory_id = region->second.handoff_memory_id;
+  const uint32_t device = region->second.memory->device();
   parts_.sessions->CountRegion(region->second, false);
   session->regions.erase(region);
   // The descriptor keeps the memory from going back to the device.
@@ -121,8 +150,10 @@ void Regions::Unregister(UnregisterMemory request) {
       })) {
     session->handoff_memory.erase(memory_id);
   }
-  parts_.gpus->WhenClosed(
-      [reply = std::move(request.reply)]() mutable { reply(absl::OkStatus()); });
+  const uint64_t number = next_request_++;
+  waiting_[number] = Waiting{request.session, nullptr, std::move(request.reply)};
+  parts_.gpus->WhenClosed(device,
+                          [poster = parts_.poster, number] { poster->Post(RegionClosed{number}); });
 }
 
 }  // namespace kvstream::engine

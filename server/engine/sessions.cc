@@ -7,6 +7,20 @@
 #include "server/base/check.h"
 
 namespace kvstream::engine {
+namespace {
+
+// Once what was mapped on these devices is closed.
+void CloseHandoff(gpu::Gpus* gpus, std::vector<uint32_t> devices, HandoffPeer* handoff,
+                  SessionId session) {
+  if (devices.empty()) return handoff->Close(session);
+  const uint32_t device = devices.back();
+  devices.pop_back();
+  gpus->WhenClosed(device, [gpus, devices = std::move(devices), handoff, session]() mutable {
+    CloseHandoff(gpus, std::move(devices), handoff, session);
+  });
+}
+
+}  // namespace
 
 Session* Sessions::Find(SessionId id) {
   const auto it = sessions_.find(id);
@@ -56,9 +70,10 @@ void Sessions::Drop(DropBuffer drop) {
   session->buffers.erase(it);
 }
 
-absl::StatusOr<Place> Sessions::Locate(Session& session, Placement placement, uint64_t bytes) {
+absl::StatusOr<Place> Sessions::Locate(Session& session, Placement placement, uint64_t bytes,
+                                       gpu::Direction direction) {
   if (auto* device = std::get_if<DeviceBlocks>(&placement)) {
-    return LocateDevice(session, std::move(*device), bytes);
+    return LocateDevice(session, std::move(*device), bytes, direction);
   }
   const auto host = LocateHost(session, std::get<HostRange>(placement), bytes);
   if (!host.ok()) return host.status();
@@ -84,8 +99,8 @@ absl::StatusOr<std::byte*> Sessions::LocateHost(Session& session, const HostRang
   return memory.data() + range.offset;
 }
 
-absl::StatusOr<Place> Sessions::LocateDevice(Session& session, DeviceBlocks device,
-                                             uint64_t bytes) {
+absl::StatusOr<Place> Sessions::LocateDevice(Session& session, DeviceBlocks device, uint64_t bytes,
+                                             gpu::Direction direction) {
   const std::string region_id = "device: region_id " + std::to_string(device.region_id);
   const auto it = session.regions.find(device.region_id);
   if (it == session.regions.end()) {
@@ -105,7 +120,9 @@ absl::StatusOr<Place> Sessions::LocateDevice(Session& session, DeviceBlocks devi
     return absl::InvalidArgumentError("device: block " + std::to_string(block) +
                                       ": the region has " + std::to_string(layout->block_count()));
   }
-  return Place{nullptr, it->second.memory, it->second.landing, std::move(device.blocks)};
+  const uint64_t landing =
+      direction == gpu::Direction::kToDevice ? it->second.load_landing : it->second.store_landing;
+  return Place{nullptr, it->second.memory, landing, std::move(device.blocks)};
 }
 
 void Sessions::Note(const Placement& placement, MemoryInUse* memory) {
@@ -158,7 +175,10 @@ void Sessions::BeginEnd(Session& session, const absl::Status& why) {
 
 void Sessions::MaybeForget(SessionId id) {
   const auto it = sessions_.find(id);
-  if (it == sessions_.end() || !it->second->ending || !it->second->operations.empty()) return;
+  if (it == sessions_.end() || !it->second->ending || !it->second->operations.empty() ||
+      it->second->regions_opening > 0) {
+    return;
+  }
   for (auto& [buffer_id, buffer] : it->second->buffers) {
     KV_CHECK(buffer.operations == 0);
     stats_->host_buffers.Sub();
@@ -166,9 +186,11 @@ void Sessions::MaybeForget(SessionId id) {
     unmapper_->Give(std::move(buffer.memory));
   }
   for (const auto& [region_id, region] : it->second->regions) CountRegion(region, false);
+  std::vector<uint32_t> devices(it->second->devices.begin(), it->second->devices.end());
   sessions_.erase(it);  // With its regions: no DMA of them is running.
   stats_->sessions_open.Sub();
-  handoff_->Close(id);  // Last: the client may reuse its memory once it sees this.
+  // Last: the client may reuse its memory once it sees this.
+  CloseHandoff(gpus_, std::move(devices), handoff_, id);
 }
 
 void Sessions::CountRegion(const WorkerRegion& region, bool more) {

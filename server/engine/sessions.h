@@ -1,7 +1,7 @@
 // Sessions: a worker's stream and its handoff connection, its host buffers and its operations.
 // A session ends when either of the two ends; it is forgotten once no operation of it can touch
-// its memory any more, and its handoff connection is closed last. Its buffers may be unmapped
-// later.
+// its memory any more, and its handoff connection is closed last, after its GPU memory. Its buffers
+// may be unmapped later.
 //
 // Thread rule: the engine loop. The operations themselves live in ReadOps and StoreOps.
 #pragma once
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,7 +33,8 @@ struct Buffer {
 // GPU memory of the worker's.
 struct WorkerRegion {
   gpu::RegionRef memory;
-  uint64_t landing = 0;            // The landing buffer that its chunks go through; 0: none.
+  uint64_t load_landing = 0;       // The landing buffer that loads go through; 0: none.
+  uint64_t store_landing = 0;      // And stores.
   uint64_t handoff_memory_id = 0;  // 0: not memory that was handed over.
   std::unique_ptr<Landing> parts;  // Of a landing buffer.
   uint32_t operations = 0;         // Running ones that name it.
@@ -42,7 +44,7 @@ struct WorkerRegion {
 struct Place {
   std::byte* host = nullptr;
   gpu::RegionRef region;
-  uint64_t landing = 0;
+  uint64_t landing = 0;  // The landing buffer that it goes through; 0: none.
   std::vector<uint32_t> blocks;
 };
 
@@ -63,6 +65,7 @@ struct Session {
   absl::flat_hash_map<uint64_t, Buffer> buffers;
   absl::node_hash_map<uint64_t, WorkerRegion> regions;
   uint32_t regions_opening = 0;
+  absl::flat_hash_set<uint32_t> devices;  // GPUs on which it has had regions.
   // By the client's number.
   absl::flat_hash_map<uint64_t, std::shared_ptr<const gpu::HandoffMemory>> handoff_memory;
   // Running operations by the client's id.
@@ -71,8 +74,8 @@ struct Session {
 
 class Sessions {
  public:
-  Sessions(EngineStats* stats, HandoffPeer* handoff, memory::Unmapper* unmapper)
-      : stats_(stats), handoff_(handoff), unmapper_(unmapper) {}
+  Sessions(EngineStats* stats, HandoffPeer* handoff, memory::Unmapper* unmapper, gpu::Gpus* gpus)
+      : stats_(stats), handoff_(handoff), unmapper_(unmapper), gpus_(gpus) {}
 
   // Null when it has ended or never was.
   Session* Find(SessionId id);
@@ -81,8 +84,10 @@ class Sessions {
   void Attach(SessionId id, uint64_t buffer_id, std::unique_ptr<memory::SealedMemory> memory);
   void Drop(DropBuffer drop);
 
-  // Where a chunk of `bytes` is. NOT_FOUND or INVALID_ARGUMENT names the field.
-  static absl::StatusOr<Place> Locate(Session& session, Placement placement, uint64_t bytes);
+  // Where a chunk of `bytes` is, to be copied in a direction. NOT_FOUND or INVALID_ARGUMENT names
+  // the field.
+  static absl::StatusOr<Place> Locate(Session& session, Placement placement, uint64_t bytes,
+                                      gpu::Direction direction);
   // Notes what the placement names, for Hold.
   static void Note(const Placement& placement, MemoryInUse* memory);
   // Keeps what was noted from being dropped, until it is let go.
@@ -96,7 +101,7 @@ class Sessions {
   // Marks the session as ending and ends its stream with `why` if it still has one. The caller
   // cancels its operations.
   void BeginEnd(Session& session, const absl::Status& why);
-  // Forgets the session if it is ending and no operation of it runs.
+  // Forgets the session if it is ending, no operation of it runs and no region is being opened.
   void MaybeForget(SessionId id);
 
   // In the numbers: one region more, or less.
@@ -107,12 +112,14 @@ class Sessions {
  private:
   static absl::StatusOr<std::byte*> LocateHost(Session& session, const HostRange& range,
                                                uint64_t bytes);
-  static absl::StatusOr<Place> LocateDevice(Session& session, DeviceBlocks device, uint64_t bytes);
+  static absl::StatusOr<Place> LocateDevice(Session& session, DeviceBlocks device, uint64_t bytes,
+                                            gpu::Direction direction);
   // OK when the buffer may go.
   static absl::Status MayDrop(const Session* session, uint64_t buffer_id);
   EngineStats* const stats_;
   HandoffPeer* const handoff_;
   memory::Unmapper* const unmapper_;
+  gpu::Gpus* const gpus_;
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
   std::vector<SessionId> unflushed_;
 };

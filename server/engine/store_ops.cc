@@ -27,7 +27,7 @@ absl::Status StoreOps::Begin(Session& session, OperationId id, Store store, Time
     StoreChunk& chunk = store.chunks[i];
     const uint64_t bytes = store.name_space->spec.groups[chunk.key.group].chunk_bytes;
     Sessions::Note(chunk.place, &operation.memory);
-    auto place = Sessions::Locate(session, std::move(chunk.place), bytes);
+    auto place = Sessions::Locate(session, std::move(chunk.place), bytes, gpu::Direction::kToHost);
     if (!place.ok()) {
       return absl::Status(place.status().code(), "chunks[" + std::to_string(i) + "].placement." +
                                                      std::string(place.status().message()));
@@ -93,6 +93,11 @@ StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, T
     return Admission::kDone;
   }
   if (operation.deadline <= now) return Admission::kNoRoom;  // Tick ends it.
+  const auto why_not = parts_.device->WhyNot(operation.session, chunk.source);
+  if (why_not != absl::StatusCode::kOk) {
+    Release(id, operation, index, why_not, false);
+    return Admission::kDone;
+  }
   auto slots = TakeSlots(shape);
   if (!slots) return Admission::kNoRoom;
   Copy(id, operation, std::move(*slots), shape, now);
@@ -171,6 +176,11 @@ void StoreOps::OnDeviceCopied(const DeviceResult& result, TimeNs now) {
   Arriving& arriving = arriving_.at(result.id);
   if (result.code != absl::StatusCode::kOk && arriving.code == absl::StatusCode::kOk) {
     arriving.code = result.code;
+    // What comes after it would most likely wait in vain, and hold the engine up.
+    Operation& operation = operations_.at(arriving.operation);
+    DropUnadmitted(arriving.operation, operation, result.code);
+    SetTimer(arriving.operation, operation);
+    parts_.device->EndOperation(operation.session, arriving.operation, result.code, now);
   }
   if (arriving.code != absl::StatusCode::kOk) return EndPart(result.id, now);
   const ChunkShape& shape = arriving.chunk.shape;
@@ -372,10 +382,10 @@ void StoreOps::MaybeEnd(OperationId id, TimeNs now) {
   Send(operation);
   if (operation.timer != kNever) timers_.erase({operation.timer, id});
   const absl::StatusCode code = operation.first_failure;
-  const std::string message =
-      code == absl::StatusCode::kOk
-          ? ""
-          : "chunks[" + std::to_string(operation.first_failed_chunk) + "] was not kept";
+  std::string message;
+  if (code != absl::StatusCode::kOk) {
+    message = "chunks[" + std::to_string(operation.first_failed_chunk) + "] was not kept";
+  }
   if (code == absl::StatusCode::kCancelled) parts_.stats->cancelled.Add();
   if (code == absl::StatusCode::kDeadlineExceeded) parts_.stats->deadlines_exceeded.Add();
   const SessionId session_id = operation.session;

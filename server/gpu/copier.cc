@@ -18,12 +18,15 @@ constexpr uint64_t kBatchBytes = 16 * kMiB;
 constexpr uint64_t kBatchesQueued = 4;
 // Copies of a MiB take 27 us.
 constexpr TimeNs kPoll = 10 * kMicrosecond;
+// With nothing to do, a loss is noticed within this.
+constexpr TimeNs kLook = kSecond;
+constexpr TimeNs kGrace = 100 * kMillisecond;
 constexpr unsigned long kTimerSlackNs = 1000;
 
 }  // namespace
 
-Copier::Copier(Device* device, DeviceStats* stats, Sink sink)
-    : device_(device), stats_(stats), sink_(std::move(sink)) {
+Copier::Copier(Device* device, DeviceStats* stats, TimeNs hung_after, Sink sink)
+    : device_(device), stats_(stats), hung_after_(hung_after), sink_(std::move(sink)) {
   lanes_[0].direction = Direction::kToDevice;
   lanes_[1].direction = Direction::kToHost;
   stats_->usable.Set(1);
@@ -37,14 +40,20 @@ void Copier::Submit(Copy copy) {
   changed_.NotifyOne();
 }
 
-void Copier::Stop() {
-  if (!thread_.joinable()) return;
-  {
+bool Copier::Stop(TimeNs deadline) {
+  if (thread_.joinable()) {
     MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.NotifyOne();
+    stop_by_ = deadline;
+    changed_.NotifyAll();
+    // The thread gives up at the deadline, unless it is in the driver.
+    const TimeNs until = deadline == kNever ? kNever : deadline + kGrace;
+    while (!ended_ && changed_.WaitUntil(&mu_, until)) {
+    }
+    if (!ended_) return false;
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+  return Idle();
 }
 
 bool Copier::Idle() const {
@@ -60,21 +69,27 @@ void Copier::Run() {
   while (true) {
     {
       MutexLock lock(&mu_);
-      const TimeNs until = Idle() ? kNever : Now() + kPoll;
+      const TimeNs until = Now() + (Idle() ? kLook : kPoll);
       while (!busy && submitted_.empty() && !(stopping_ && Idle()) &&
              changed_.WaitUntil(&mu_, until)) {
       }
-      if (submitted_.empty() && stopping_ && Idle()) return;
+      if (submitted_.empty() && stopping_ && (Idle() || Now() >= stop_by_)) {
+        ended_ = true;
+        changed_.NotifyAll();
+        return;
+      }
       taken.swap(submitted_);
     }
     for (Copy& copy : taken) {
       lanes_[copy.direction == Direction::kToDevice ? 0 : 1].waiting.push_back(std::move(copy));
     }
+    if (taken.empty() && Idle()) Look();
     taken.clear();
     busy = false;
     for (Lane& lane : lanes_) {
       busy = Collect(lane) || busy;
       busy = Queue(lane) || busy;
+      if (lane.hung) RefuseWaiting(lane);
     }
     if (answers_.empty()) continue;
     sink_(answers_);
@@ -84,12 +99,15 @@ void Copier::Run() {
 
 bool Copier::Queue(Lane& lane) {
   bool queued = false;
-  while (!lost_ && !lane.waiting.empty() && lane.queued - lane.completed < kBatchesQueued) {
+  while (!lost_ && !lane.hung && !lane.waiting.empty() &&
+         lane.queued - lane.completed < kBatchesQueued) {
+    const bool was_empty = lane.queued == lane.completed;
     Gather(lane);
     stats_->batches.Add();
     stats_->fragments.Add(fragments_.size());
     const absl::Status status = device_->Copy(lane.direction, fragments_);
     if (!status.ok()) Lose(status);
+    if (was_empty) lane.progressed = Now();
     queued = true;
   }
   if (lost_) Lose(absl::OkStatus());
@@ -131,8 +149,13 @@ bool Copier::Collect(Lane& lane) {
     Lose(completed.status());
     return true;
   }
-  if (*completed == lane.completed) return false;
+  if (*completed == lane.completed) {
+    if (!lane.hung && Now() - lane.progressed > hung_after_) SetHung(lane, true);
+    return false;
+  }
   lane.completed = *completed;
+  lane.progressed = Now();
+  if (lane.hung) SetHung(lane, false);
   while (!lane.running.empty() && lane.running.front().last_batch <= lane.completed) {
     const Copy copy = std::move(lane.running.front().copy);
     lane.running.pop_front();
@@ -142,12 +165,35 @@ bool Copier::Collect(Lane& lane) {
   return true;
 }
 
+void Copier::Look() {
+  if (lost_) return;
+  const auto completed = device_->Completed(Direction::kToDevice);
+  if (!completed.ok()) Lose(completed.status());
+}
+
+void Copier::SetHung(Lane& lane, bool hung) {
+  lane.hung = hung;
+  stats_->hung.Set(lanes_[0].hung || lanes_[1].hung ? 1 : 0);
+  if (hung) {
+    spdlog::error("a GPU hangs, its copies do not end: gpu={}", device_->uuid());
+  } else {
+    spdlog::warn("a GPU that hung goes on: gpu={}", device_->uuid());
+  }
+}
+
+void Copier::RefuseWaiting(Lane& lane) {
+  const size_t begun = lane.offset > 0 ? 1 : 0;  // The first one's batches run.
+  while (lane.waiting.size() > begun) {
+    Answer(lane.waiting.back(), absl::StatusCode::kUnavailable);
+    lane.waiting.pop_back();
+  }
+}
+
 void Copier::Lose(const absl::Status& status) {
   if (!lost_) {
-    spdlog::error("a GPU is lost, restart the daemon: gpu={} cause={}", device_->uuid(),
-                  std::string(status.message()));
+    MarkLost(*device_, stats_, status);
     lost_ = true;
-    stats_->usable.Set(0);
+    stats_->hung.Set(0);
   }
   for (Lane& lane : lanes_) {
     for (const Running& running : lane.running)

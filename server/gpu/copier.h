@@ -6,6 +6,9 @@
 // and from 64 KiB a fragment all of them are at 0.99 of the link with four calls queued; smaller
 // batches answer sooner.
 //
+// A GPU whose copies do not end for `hung_after` hangs: it takes no more until they do. Their
+// memory stays theirs.
+//
 // Thread rule: Submit from any thread. Ownership: the device outlives it.
 #pragma once
 
@@ -27,20 +30,21 @@ class Copier {
  public:
   using Sink = std::function<void(std::span<const CopyDone>)>;
 
-  Copier(Device* device, DeviceStats* stats, Sink sink);
-  ~Copier() { Stop(); }
+  Copier(Device* device, DeviceStats* stats, TimeNs hung_after, Sink sink);
+  ~Copier() { (void)Stop(kNever); }
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
   void Submit(Copy copy);
   // Finishes what was submitted and ends the thread. Idempotent; nothing may be submitted after it.
-  void Stop();
+  // False when `deadline` came first: copies may still run.
+  bool Stop(TimeNs deadline);
 
  private:
-  // A copy that is queued on a stream, as a whole or up to `done`.
+  // A copy that is queued on a stream as a whole.
   struct Running {
     Copy copy;
-    uint64_t last_batch = 0;  // That carries bytes of it; once all of it is queued.
+    uint64_t last_batch = 0;  // That carries bytes of it.
   };
   struct Lane {
     Direction direction = Direction::kToDevice;
@@ -49,6 +53,8 @@ class Copier {
     std::deque<Running> running;  // In order.
     uint64_t queued = 0;          // Batches, since the start.
     uint64_t completed = 0;
+    TimeNs progressed = 0;  // When a batch was last completed, or queued on an empty stream.
+    bool hung = false;
   };
 
   void Run();
@@ -57,18 +63,26 @@ class Copier {
   bool Collect(Lane& lane);
   // The next batch, and which copies end with it.
   void Gather(Lane& lane);
+  // Asks the device for an error, for want of anything else to do.
+  void Look();
   void Lose(const absl::Status& status);
+  // A lane has not moved for too long: what it has not begun fails, until it goes on.
+  void SetHung(Lane& lane, bool hung);
+  void RefuseWaiting(Lane& lane);
   void Answer(const Copy& copy, absl::StatusCode code);
   bool Idle() const;
 
   Device* const device_;
   DeviceStats* const stats_;
+  const TimeNs hung_after_;
   const Sink sink_;
 
   Mutex mu_;
   CondVar changed_;
   std::vector<Copy> submitted_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  TimeNs stop_by_ ABSL_GUARDED_BY(mu_) = kNever;
 
   // The thread's.
   std::array<Lane, 2> lanes_;

@@ -331,13 +331,12 @@ absl::Status CudaDevice::Copy(Direction direction, std::span<const Fragment> fra
 absl::StatusOr<uint64_t> CudaDevice::Completed(Direction direction) {
   (void)cudaSetDevice(ordinal_);
   Stream& stream = StreamOf(direction);
-  while (stream.completed < stream.queued) {
+  while (true) {  // Past the last one an old event is asked: for the device's error.
     const auto error = cudaEventQuery(stream.events[stream.completed % kEvents]);
-    if (error == cudaErrorNotReady) break;
-    if (error != cudaSuccess) return Lost(error);
+    if (error != cudaSuccess && error != cudaErrorNotReady) return Lost(error);
+    if (error != cudaSuccess || stream.completed == stream.queued) return stream.completed;
     stream.completed += 1;
   }
-  return stream.completed;
 }
 
 class CudaDriver final : public Driver {

@@ -49,6 +49,7 @@ class Device {
   // Thread rule, of these two: one thread.
   virtual absl::Status Copy(Direction direction, std::span<const Fragment> fragments) = 0;
   // How many batches of a direction have been completed since the start; they complete in order.
+  // Tells a loss also when none is queued.
   virtual absl::StatusOr<uint64_t> Completed(Direction direction) = 0;
 };
 

@@ -1,27 +1,37 @@
 #include "server/gpu/gpu.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "server/base/check.h"
+#include "server/base/logging.h"
 #include "server/gpu/copier.h"
 #include "server/gpu/mapper.h"
 
 namespace kvstream::gpu {
 
-Gpus::Gpus(Driver* driver) : driver_(driver), devices_(driver->devices()) {
+void MarkLost(const Device& device, DeviceStats* stats, const absl::Status& cause) {
+  if (stats->usable.Get() == 0) return;
+  stats->usable.Set(0);
+  spdlog::error("a GPU is lost, restart the daemon: gpu={} cause={}", device.uuid(),
+                std::string(cause.message()));
+}
+
+Gpus::Gpus(Driver* driver, TimeNs hung_after)
+    : driver_(driver), hung_after_(hung_after), devices_(driver->devices()) {
   for (size_t i = 0; i < devices_.size(); ++i) {
     stats_.push_back(std::make_unique<DeviceStats>());
     stats_.back()->usable.Set(1);
+    mappers_.push_back(std::make_unique<Mapper>());
   }
-  if (!devices_.empty()) mapper_ = std::make_unique<Mapper>();
 }
 
-Gpus::~Gpus() { Stop(); }
+Gpus::~Gpus() { (void)Stop(kNever); }
 
 void Gpus::Start(const std::function<void(std::span<const CopyDone>)>& sink) {
   for (size_t i = 0; i < devices_.size(); ++i) {
-    copiers_.push_back(std::make_unique<Copier>(devices_[i], stats_[i].get(), sink));
+    copiers_.push_back(std::make_unique<Copier>(devices_[i], stats_[i].get(), hung_after_, sink));
   }
 }
 
@@ -38,12 +48,11 @@ void Gpus::Open(RegionSpec spec, absl::AnyInvocable<void(absl::StatusOr<RegionRe
   if (stats_[index]->usable.Get() == 0) {
     return reply(absl::UnavailableError("GPU " + spec.gpu_uuid + " is lost"));
   }
-  mapper_->Open(index, *device, stats_[index].get(), std::move(spec), std::move(reply));
+  mappers_[index]->Open(index, *device, stats_[index].get(), std::move(spec), std::move(reply));
 }
 
-void Gpus::WhenClosed(absl::AnyInvocable<void()> done) {
-  if (mapper_ == nullptr) return done();
-  mapper_->Do(std::move(done));
+void Gpus::WhenClosed(uint32_t device, absl::AnyInvocable<void()> done) {
+  mappers_[device]->Do(std::move(done));
 }
 
 void Gpus::Submit(Copy copy) {
@@ -52,9 +61,11 @@ void Gpus::Submit(Copy copy) {
   copier.Submit(std::move(copy));
 }
 
-void Gpus::Stop() {
-  for (auto& copier : copiers_) copier->Stop();
-  if (mapper_ != nullptr) mapper_->Stop();
+bool Gpus::Stop(TimeNs deadline) {
+  bool clean = true;
+  for (auto& copier : copiers_) clean = copier->Stop(deadline) && clean;
+  for (auto& mapper : mappers_) clean = mapper->Stop(deadline) && clean;
+  return clean;
 }
 
 }  // namespace kvstream::gpu

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/stats.h"
+#include "server/base/types.h"
 #include "server/base/unique_fd.h"
 #include "server/gpu/driver.h"
 #include "server/gpu/layout.h"
@@ -49,8 +50,10 @@ struct RegionSpec {
 };
 
 struct DeviceStats {
-  // False: lost after an error that CUDA does not recover from.
+  // 0: lost after an error that CUDA does not recover from.
   Gauge usable;
+  // 1: copies do not end; it goes back to 0 when they do.
+  Gauge hung;
   Gauge regions;
   // One mapping serves all regions of an allocation.
   Gauge mapped_bytes;
@@ -60,6 +63,9 @@ struct DeviceStats {
   Counter batches;
   Gauge queued_bytes;  // Asked for and not completed.
 };
+
+// Notes that a GPU is lost, and says so once.
+void MarkLost(const Device& device, DeviceStats* stats, const absl::Status& cause);
 
 class Mapping;
 
@@ -73,7 +79,7 @@ class Region {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  // Index into Gpus::devices.
+  // Which of the Gpus, from 0.
   uint32_t device() const { return device_; }
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
@@ -111,7 +117,7 @@ struct Copy {
 
 struct CopyDone {
   uint64_t id = 0;
-  // UNAVAILABLE: the GPU was lost.
+  // UNAVAILABLE: the GPU is lost, or hangs and the copy was not begun.
   absl::StatusCode code = absl::StatusCode::kOk;
 };
 
@@ -121,8 +127,11 @@ class Mapper;
 // Thread rule: any thread. Ownership: outlives its regions and the memory of its copies.
 class Gpus {
  public:
-  // `sink` is called on the copy threads. `driver` outlives this.
-  explicit Gpus(Driver* driver);
+  // Four batches take milliseconds.
+  static constexpr TimeNs kHungAfter = 10 * kSecond;
+
+  // `driver` outlives this. A GPU whose copies do not move for `hung_after` hangs.
+  explicit Gpus(Driver* driver, TimeNs hung_after = kHungAfter);
   ~Gpus();
   Gpus(const Gpus&) = delete;
   Gpus& operator=(const Gpus&) = delete;
@@ -141,21 +150,25 @@ class Gpus {
   // once: FAILED_PRECONDITION without such a GPU, INVALID_ARGUMENT for what the driver or the
   // layout refuses, UNAVAILABLE when the GPU is lost.
   void Open(RegionSpec spec, absl::AnyInvocable<void(absl::StatusOr<RegionRef>)> reply);
-  // Runs `done` on the mapper's thread once what was let go before is closed.
-  void WhenClosed(absl::AnyInvocable<void()> done);
+  // Runs `done` on the mapper's thread once what of a device was let go before is closed.
+  void WhenClosed(uint32_t device, absl::AnyInvocable<void()> done);
 
-  // Begins a copy; its answer comes to the sink, in the order of submission within a direction of a
-  // device.
+  // Begins a copy; its answer comes to the sink, of those that go well in the order of submission
+  // within a direction of a device.
   void Submit(Copy copy);
 
   // Ends the threads, after the copies that are running. No answer comes any more. Idempotent.
-  void Stop();
+  // False when `deadline` came first: a copy may still touch its host memory, or a thread is in the
+  // driver, and the destructor would wait for it.
+  bool Stop(TimeNs deadline);
 
  private:
   Driver* const driver_;
+  const TimeNs hung_after_;
   const std::vector<Device*> devices_;
   std::vector<std::unique_ptr<DeviceStats>> stats_;
-  std::unique_ptr<Mapper> mapper_;
+  // By device: a close that hangs holds up nobody on another.
+  std::vector<std::unique_ptr<Mapper>> mappers_;
   std::vector<std::unique_ptr<Copier>> copiers_;
 };
 

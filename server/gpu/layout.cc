@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -17,6 +19,24 @@ absl::Status Outside(size_t tensor, size_t run, const std::string& what) {
 bool AddProduct(uint64_t a, uint64_t b, uint64_t c, uint64_t* sum) {
   uint64_t product = 0;
   return !__builtin_mul_overflow(b, c, &product) && !__builtin_add_overflow(a, product, sum);
+}
+
+// Tensors given the same place by mistake meet in the first block too.
+absl::Status CheckApart(std::span<const TensorLayout> tensors) {
+  std::vector<std::pair<uint64_t, uint64_t>> spans;  // Of block 0: begin, end.
+  for (const TensorLayout& tensor : tensors) {
+    for (const ByteRun& run : tensor.runs) {
+      const uint64_t begin = tensor.offset + run.offset;
+      spans.emplace_back(begin, begin + run.length);
+    }
+  }
+  std::sort(spans.begin(), spans.end());
+  for (size_t i = 1; i < spans.size(); ++i) {
+    if (spans[i].first >= spans[i - 1].second) continue;
+    return absl::InvalidArgumentError("tensors: two runs hold the byte at " +
+                                      std::to_string(spans[i].first));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -58,6 +78,7 @@ absl::StatusOr<BlockLayout> BlockLayout::Make(std::span<const TensorLayout> tens
     }
   }
   if (layout.runs_.empty()) return absl::InvalidArgumentError("tensors: no runs");
+  if (auto status = CheckApart(tensors); !status.ok()) return status;
   return layout;
 }
 

@@ -18,6 +18,7 @@ Mapping::~Mapping() {
   mapper_->Do([device = device_, stats = stats_, address = address_, bytes = bytes_] {
     // A lost GPU cannot close it: the memory goes with the process.
     if (auto status = device->Close(address); !status.ok()) {
+      if (absl::IsUnavailable(status)) MarkLost(*device, stats, status);
       spdlog::warn("a worker's GPU memory was not closed: bytes={} cause={}", bytes,
                    std::string(status.message()));
     }
@@ -50,14 +51,18 @@ void Mapper::Do(absl::AnyInvocable<void()> job) {
   changed_.NotifyOne();
 }
 
-void Mapper::Stop() {
-  if (!thread_.joinable()) return;
+bool Mapper::Stop(TimeNs deadline) {
+  if (!thread_.joinable()) return true;
   {
     MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.NotifyOne();
+    changed_.NotifyAll();
+    while (!ended_ && changed_.WaitUntil(&mu_, deadline)) {
+    }
+    if (!ended_) return false;
   }
   thread_.join();
+  return true;
 }
 
 void Mapper::Run() {
@@ -67,7 +72,11 @@ void Mapper::Run() {
     {
       MutexLock lock(&mu_);
       while (!stopping_ && jobs_.empty()) changed_.Wait(&mu_);
-      if (jobs_.empty()) return;
+      if (jobs_.empty()) {
+        ended_ = true;
+        changed_.NotifyAll();
+        return;
+      }
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
@@ -114,7 +123,10 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapper::Map(uint32_t index, Devic
   const auto address = spec.handoff != nullptr
                            ? device->Import(spec.handoff->fd.get(), spec.allocation_bytes)
                            : device->OpenIpc(spec.ipc_handle, spec.allocation_bytes);
-  if (!address.ok()) return address.status();
+  if (!address.ok()) {
+    if (absl::IsUnavailable(address.status())) MarkLost(*device, stats, address.status());
+    return address.status();
+  }
   auto mapping =
       std::make_shared<const Mapping>(this, device, stats, *address, spec.allocation_bytes);
   open_[key] = mapping;

@@ -1,6 +1,6 @@
-// The thread that opens and closes workers' memory: both take the driver's locks, and a close may
-// wait for the device, which a loop does not have the time for. One mapping serves all regions of
-// an allocation; it is closed when the last of them is gone.
+// The thread that opens and closes workers' memory on one GPU: both take the driver's locks, and a
+// close may wait for the device, which a loop does not have the time for. One mapping serves all
+// regions of an allocation; it is closed when the last of them is gone.
 //
 // Thread rule: any thread. Ownership: outlives its mappings, but they may be let go until Stop.
 #pragma once
@@ -41,7 +41,7 @@ class Mapping {
 class Mapper {
  public:
   Mapper();
-  ~Mapper() { Stop(); }
+  ~Mapper() { (void)Stop(kNever); }
   Mapper(const Mapper&) = delete;
   Mapper& operator=(const Mapper&) = delete;
 
@@ -51,8 +51,8 @@ class Mapper {
   // Runs a job on the thread, after those given before.
   void Do(absl::AnyInvocable<void()> job);
   // Finishes what was given and ends the thread. Idempotent. Mappings that are let go later stay
-  // open until the process ends.
-  void Stop();
+  // open until the process ends. False when `deadline` came first: the driver does not return.
+  bool Stop(TimeNs deadline);
 
  private:
   using Key = std::pair<uint32_t, std::string>;
@@ -67,6 +67,7 @@ class Mapper {
   CondVar changed_;
   std::deque<absl::AnyInvocable<void()>> jobs_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::map<Key, std::weak_ptr<const Mapping>> open_;  // The thread's.
   std::thread thread_;
 };

@@ -123,7 +123,7 @@ class Numbers final : public prometheus::Collectable {
         "kvstreamd_ready",
         "1 once every required tier has passed its probe, until a drain or a GPU is lost.");
     const bool serves =
-        source_.daemon->ready.Get() != 0 && source_.engine->draining.Get() == 0 && NoGpuIsLost();
+        source_.daemon->ready.Get() != 0 && source_.engine->draining.Get() == 0 && AllGpusWork();
     AddGauge(serves ? 1 : 0, {}, &ready);
     out->push_back(std::move(ready));
 
@@ -154,9 +154,10 @@ class Numbers final : public prometheus::Collectable {
 
   size_t gpus() const { return source_.gpus != nullptr ? source_.gpus->size() : 0; }
 
-  bool NoGpuIsLost() const {
+  bool AllGpusWork() const {
     for (size_t i = 0; i < gpus(); ++i) {
-      if (source_.gpus->stats(i).usable.Get() == 0) return false;
+      const gpu::DeviceStats& stats = source_.gpus->stats(i);
+      if (stats.usable.Get() == 0 || stats.hung.Get() != 0) return false;
     }
     return true;
   }

@@ -185,6 +185,7 @@ inline constexpr Series<TierStats, Counter> kTierCounters[] = {
 
 inline constexpr Series<DeviceStats, Gauge> kGpuGauges[] = {
     {"kvstreamd_gpu_usable", "0 once the GPU is lost after a CUDA error.", &DeviceStats::usable},
+    {"kvstreamd_gpu_hung", "1 while the GPU's copies do not end.", &DeviceStats::hung},
     {"kvstreamd_gpu_regions", "Regions that are open.", &DeviceStats::regions},
     {"kvstreamd_gpu_mapped_bytes", "Memory of workers that the daemon has mapped.",
      &DeviceStats::mapped_bytes},

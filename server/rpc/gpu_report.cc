@@ -13,6 +13,7 @@ void FillGpus(const gpu::Gpus* gpus, v1::Status* status) {
     out->set_uuid(gpus->uuid(i));
     out->set_name(gpus->name(i));
     out->set_usable(stats.usable.Get() != 0);
+    out->set_hung(stats.hung.Get() != 0);
     out->set_regions(stats.regions.Get());
     out->set_mapped_bytes(stats.mapped_bytes.Get());
     out->set_bytes_in(stats.bytes_in.Get());
@@ -30,11 +31,15 @@ void FillRegions(const engine::EngineStats& stats, v1::RegionsStatus* regions) {
   regions->set_landing_timeouts(stats.landing_timeouts.Get());
 }
 
-std::vector<std::string> LostGpus(const gpu::Gpus* gpus) {
+std::vector<std::string> GpusOut(const gpu::Gpus* gpus) {
   std::vector<std::string> lost;
   for (size_t i = 0; gpus != nullptr && i < gpus->size(); ++i) {
-    if (gpus->stats(i).usable.Get() != 0) continue;
-    lost.push_back("GPU " + gpus->uuid(i) + " is lost after a CUDA error: restart the daemon");
+    const gpu::DeviceStats& stats = gpus->stats(i);
+    if (stats.usable.Get() == 0) {
+      lost.push_back("GPU " + gpus->uuid(i) + " is lost after a CUDA error: restart the daemon");
+    } else if (stats.hung.Get() != 0) {
+      lost.push_back("GPU " + gpus->uuid(i) + " hangs: its copies do not end");
+    }
   }
   return lost;
 }

@@ -14,6 +14,8 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 // Drops of a session that wait for the engine.
 constexpr uint32_t kDropsPendingMax = 64;
+// Descriptors of GPU memory that a session may have kept.
+constexpr size_t kDeviceMemoryMax = 256;
 
 }  // namespace
 
@@ -93,11 +95,16 @@ absl::Status HandoffServer::AttachDeviceMemory(Connection& connection, UniqueFd 
                                                v1::HandoffReply* reply) {
   if (!fd.valid()) return InvalidField("attach_device_memory", "no descriptor rides on the packet");
   if (request.allocation_bytes() == 0) return InvalidField("allocation_bytes", "missing");
+  std::erase_if(connection.device_memory, [](const auto& memory) { return memory.expired(); });
+  if (connection.device_memory.size() >= kDeviceMemoryMax) {
+    return absl::ResourceExhaustedError("keep device memory: the session has " +
+                                        std::to_string(kDeviceMemoryMax) + " already");
+  }
   const uint64_t number = ++last_device_memory_;
-  poster_.Post(engine::DeviceMemoryAttached{
-      connection.session, number,
-      std::make_shared<const gpu::HandoffMemory>(number, request.gpu_uuid(),
-                                                 request.allocation_bytes(), std::move(fd))});
+  auto memory = std::make_shared<const gpu::HandoffMemory>(
+      number, request.gpu_uuid(), request.allocation_bytes(), std::move(fd));
+  connection.device_memory.push_back(memory);
+  poster_.Post(engine::DeviceMemoryAttached{connection.session, number, std::move(memory)});
   reply->mutable_device_memory()->set_handoff_memory_id(number);
   return absl::OkStatus();
 }

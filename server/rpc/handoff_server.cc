@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -22,7 +23,7 @@
 namespace kvstream::rpc {
 namespace {
 
-// Tags of epoll events; every other is a session's number, which begin at 1.
+// Tags of epoll events; every other is a session's number.
 constexpr uint64_t kListenerTag = 0;
 constexpr uint64_t kWakeTag = std::numeric_limits<uint64_t>::max();
 // A client's share of a turn; more packets wait for the next one.
@@ -118,7 +119,7 @@ void HandoffServer::Run() {
 int HandoffServer::WaitMs() const {
   if (hello_due_.empty()) return accept_paused_ ? kAcceptRetryMs : -1;
   // Rounded up, so that what is due then is due.
-  const TimeNs left = hello_due_.begin()->second - Now() + kMillisecond - 1;
+  const TimeNs left = hello_due_.begin()->first - Now() + kMillisecond - 1;
   const TimeNs most = accept_paused_ ? kAcceptRetryMs : std::numeric_limits<int>::max();
   return static_cast<int>(std::clamp<TimeNs>(left / kMillisecond, 0, most));
 }
@@ -126,8 +127,8 @@ int HandoffServer::WaitMs() const {
 // A connection whose token was used has a stream, or had one that the engine ended.
 void HandoffServer::EndSilent() {
   const TimeNs now = Now();
-  while (!hello_due_.empty() && hello_due_.begin()->second <= now) {
-    Connection& connection = *connections_.at(hello_due_.begin()->first);
+  while (!hello_due_.empty() && hello_due_.begin()->first <= now) {
+    Connection& connection = *connections_.at(hello_due_.begin()->second);
     hello_due_.erase(hello_due_.begin());
     if (!tokens_.RemoveUnused(connection.token)) continue;
     CountMissedHello(stats_, "a handoff connection");
@@ -154,7 +155,7 @@ bool HandoffServer::RunErrands() {
       const auto found = connections_.find(close->session);
       if (found == connections_.end()) continue;
       tokens_.Remove(found->second->token);
-      hello_due_.erase(close->session);
+      hello_due_.erase({found->second->hello_due, close->session});
       connections_.erase(found);
     } else if (const auto* answer = std::get_if<DropAnswered>(&errand)) {
       OnDropAnswered(*answer);
@@ -207,12 +208,13 @@ void HandoffServer::Welcome(UniqueFd fd) {
         PacketSocket(std::move(fd)).Send({refusal.SerializeAsString(), UniqueFd()});
     return;
   }
-  const SessionId session{++last_session_};
+  const SessionId session = NewSessionId();
   LogPeer(session, fd.get());
   auto owned = std::make_unique<Connection>(session, MakeToken(), std::move(fd));
   Connection& connection = *owned;
   connections_[session] = std::move(owned);
-  hello_due_[session] = Now() + options_.limits.hello_max;
+  connection.hello_due = Now() + options_.limits.hello_max;
+  hello_due_.emplace(connection.hello_due, session);
   Watch(EPOLL_CTL_ADD, connection.socket.fd(), EPOLLIN, session.value);
   tokens_.Add(connection.token, session);
   // Before the token leaves, so that the session exists when its stream opens.
@@ -223,6 +225,19 @@ void HandoffServer::Welcome(UniqueFd fd) {
   welcome->set_boot_id(RawBytes(options_.boot_id));
   welcome->set_protocol_version(kProtocolVersion);
   Reply(connection, absl::OkStatus(), std::move(reply), UniqueFd());
+}
+
+// Unary calls name a session by its number alone: nobody may guess another one's.
+SessionId HandoffServer::NewSessionId() const {
+  while (true) {
+    const auto bytes = RandomBytes16();
+    uint64_t number = 0;
+    std::memcpy(&number, bytes.data(), sizeof number);
+    number >>= 1;  // Some languages have no other 64 bits.
+    if (number != kListenerTag && !connections_.contains(SessionId{number})) {
+      return SessionId{number};
+    }
+  }
 }
 
 void HandoffServer::OnReady(Connection& connection, uint32_t events) {
@@ -251,7 +266,7 @@ void HandoffServer::OnReady(Connection& connection, uint32_t events) {
 void HandoffServer::Lose(Connection& connection) {
   if (std::exchange(connection.gone, true)) return;
   tokens_.Remove(connection.token);
-  hello_due_.erase(connection.session);
+  hello_due_.erase({connection.hello_due, connection.session});
   connection.socket.DropQueued();
   Watch(EPOLL_CTL_DEL, connection.socket.fd(), 0, 0);
   poster_.Post(engine::HandoffClosed{connection.session});

@@ -12,10 +12,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -66,10 +67,13 @@ class HandoffServer final : public engine::HandoffPeer {
     SessionId session;
     std::string token;
     PacketSocket socket;
+    TimeNs hello_due = 0;
     uint64_t last_buffer_id = 0;
     // Bytes of each buffer that the engine has.
     absl::flat_hash_map<uint64_t, uint64_t> buffers;
     uint64_t buffer_bytes = 0;
+    // Those that are gone are still in it.
+    std::vector<std::weak_ptr<const gpu::HandoffMemory>> device_memory;
     // Drops that the engine has not answered.
     uint32_t drops_pending = 0;
     // The peer is gone or given up: the descriptor only waits for the engine's Close.
@@ -103,6 +107,7 @@ class HandoffServer final : public engine::HandoffPeer {
   bool RunErrands() ABSL_LOCKS_EXCLUDED(mu_);
   void Accept();
   void Welcome(UniqueFd fd);
+  SessionId NewSessionId() const;
   void PauseAccept(int error);
   void Watch(int operation, int fd, uint32_t events, uint64_t tag);
   void OnReady(Connection& connection, uint32_t events);
@@ -137,9 +142,8 @@ class HandoffServer final : public engine::HandoffPeer {
 
   // The socket thread's.
   absl::flat_hash_map<SessionId, std::unique_ptr<Connection>> connections_;
-  // When those that may have no stream are ended; later sessions are due later.
-  std::map<SessionId, TimeNs> hello_due_;
-  uint64_t last_session_ = 0;
+  // When those that may have no stream are ended.
+  std::set<std::pair<TimeNs, SessionId>> hello_due_;
   uint64_t last_device_memory_ = 0;
   bool accept_paused_ = false;
   bool accept_failed_ = false;

@@ -22,6 +22,10 @@ void EncodeLookup(const engine::LookupResult& result, const Facts& facts, v1::Lo
   }
 }
 
+v1::RegisterMemoryReply::Way WayOf(bool landing) {
+  return landing ? v1::RegisterMemoryReply::WAY_LANDING : v1::RegisterMemoryReply::WAY_DIRECT;
+}
+
 }  // namespace
 
 grpc::ServerBidiReactor<v1::ClientMessage, v1::ServerMessage>* KvCacheService::Session(
@@ -69,8 +73,8 @@ grpc::ServerUnaryReactor* KvCacheService::RegisterMemory(grpc::CallbackServerCon
         if (region.ok()) {
           reply->set_boot_id(RawBytes(facts_.boot_id));
           reply->set_region_id(region->region_id);
-          reply->set_way(region->landing ? v1::RegisterMemoryReply::WAY_LANDING
-                                         : v1::RegisterMemoryReply::WAY_DIRECT);
+          reply->set_way(WayOf(region->load_landing));
+          reply->set_store_way(WayOf(region->store_landing));
         }
         call.Finish(region.status());
       }});

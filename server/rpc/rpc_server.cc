@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options,
 RpcServer::RpcServer(RpcOptions options, const RpcParts& parts, UnixSocketPath socket)
     : options_(std::move(options)),
       socket_(std::move(socket)),
-      readiness_([this] { return LostGpus(options_.status.gpus); }),
+      readiness_([this] { return GpusOut(options_.status.gpus); }),
       gate_(options_.facts.limits, parts.stats),
       kvcache_(options_.facts, parts.tokens, parts.namespaces, parts.poster, gate_, parts.stats),
       admin_(options_.facts, options_.status, readiness_, parts.namespaces, parts.poster, gate_) {}

@@ -18,7 +18,7 @@ namespace kvstream::sched {
 // Copies of a chunk that combine: one content id.
 struct Source {
   ContentId content;
-  // Tiers that hold it. May be empty when it is staged.
+  // Tiers that hold it now. May be empty when it is staged.
   TierSet tiers;
   // Complete in the staging pool, and pinned there by the caller until ItemDone.
   bool staged = false;
@@ -67,7 +67,8 @@ struct ReadSegment {
 };
 
 // Verify the slot and copy it to each item's destination; answer with Router::OnCopy. The slot
-// stays as it is until then.
+// stays as it is until all of that is answered. For who comes meanwhile there is another command
+// with the same ticket, once the bytes are known to be right.
 struct CopySegment {
   Ticket ticket;
   // Whose bytes they are; for the figures.

@@ -24,6 +24,7 @@ struct ItemState {
   Item spec;
   uint32_t source = 0;                            // Which of spec.sources is in use.
   bool tried_staged = false;                      // Its staged copy failed; its tiers are next.
+  bool staged_verified = false;                   // Of the staged copy that runs.
   bool decided = false;                           // The outcome is final.
   uint32_t segments_left = 0;                     // Of the source in use.
   absl::StatusCode code = absl::StatusCode::kOk;  // Final, or the worst failure so far.
@@ -86,6 +87,7 @@ struct SegmentState {
   enum class Stage : uint8_t { kIdle, kQueued, kReading, kCopying };
   Stage stage = Stage::kIdle;
   absl::InlinedVector<uint32_t, 2> reads;  // In flight, as indexes of the read table.
+  uint32_t copied = kNoRead;               // The read whose slot is being copied.
 };
 
 struct Fetch {
@@ -100,7 +102,7 @@ struct Fetch {
   std::vector<SegmentState> segments;
   std::vector<Waiter> waiters;
   uint32_t reads = 0;   // In flight.
-  uint32_t copies = 0;  // CopySegment commands without an answer.
+  uint32_t copies = 0;  // Segments that are being copied.
 };
 
 // A segment read in flight, or landed and being copied.
@@ -113,11 +115,13 @@ struct Read {
   bool landed = false;
   Slot slot;
   TimeNs began = 0;
-  uint64_t ahead = 0;                     // Bytes in flight on the tier when it began.
-  TimeNs expected = 0;                    // How long it should take; 0 where that was not known.
-  bool orphan = false;                    // Nobody waits for it: its slot counts as quarantined.
-  absl::InlinedVector<ItemRef, 2> items;  // Whose copies are running; set once it has landed.
-  uint32_t older = kNoRead;               // Its neighbours among the tier's reads in flight.
+  uint64_t ahead = 0;        // Bytes in flight on the tier when it began.
+  TimeNs expected = 0;       // How long it should take; 0 where that was not known.
+  bool orphan = false;       // Nobody waits for it: its slot counts as quarantined.
+  uint64_t copies = 0;       // Of its slot, that are running.
+  bool verified = false;     // Its bytes are known to be right.
+  bool damaged = false;      // They are not.
+  uint32_t older = kNoRead;  // Its neighbours among the tier's reads in flight.
   uint32_t newer = kNoRead;
 };
 

@@ -71,7 +71,10 @@ void Router::Admit(BatchSpec spec, TimeNs now) {
     RequestState& request = batch->requests.emplace_back();
     request.open_items = static_cast<uint32_t>(items.size());
     request.items.reserve(items.size());
-    for (Item& item : items) request.items.emplace_back().spec = std::move(item);
+    for (Item& item : items) {
+      for (const Source& source : item.sources) Republish(source);
+      request.items.emplace_back().spec = std::move(item);
+    }
   }
   step->batches.push_back(batch);
   step->arrived += 1;
@@ -215,11 +218,11 @@ void Router::Fail(OperationId id, absl::StatusCode code, TimeNs now) {
 
 void Router::OnStagedCopy(const ItemRef& ref, absl::StatusCode code, TimeNs now) {
   const auto it = batches_.find(ref.batch);
-  KV_CHECK(it != batches_.end() && staged_copies_ > 0);
+  KV_CHECK(it != batches_.end());
   Batch* batch = it->second.get();
   RequestState& request = batch->requests[ref.request];
   KV_CHECK(request.copies > 0);
-  staged_copies_ -= 1;
+  if (!std::exchange(request.items[ref.item].staged_verified, false)) staged_copies_ -= 1;
   request.copies -= 1;
   if (!request.items[ref.item].decided) {
     if (code == absl::StatusCode::kOk) {
@@ -229,6 +232,16 @@ void Router::OnStagedCopy(const ItemRef& ref, absl::StatusCode code, TimeNs now)
     }
   }
   MaybeFinish(batch, ref.request);
+  Settle(now);
+}
+
+void Router::OnStagedVerified(const ItemRef& ref, TimeNs now) {
+  const auto it = batches_.find(ref.batch);
+  KV_CHECK(it != batches_.end() && staged_copies_ > 0);
+  ItemState& item = it->second->requests[ref.request].items[ref.item];
+  KV_CHECK(!item.staged_verified);
+  item.staged_verified = true;
+  staged_copies_ -= 1;
   Settle(now);
 }
 
@@ -277,6 +290,7 @@ void Router::SetTierInService(TierId tier, bool in_service, TimeNs now) {
 }
 
 void Router::Settle(TimeNs now) {
+  StartLateCopies();
   for (TierLane& lane : lanes_) {
     if (!lane.UpdateChoked(Silent(lane, now))) continue;
     if (lane.choked()) {

@@ -52,7 +52,7 @@ struct RouterOptions {
   // Bytes that a step may claim on a tier before the next step has its turn. What a segment takes
   // beyond them, its step waits out.
   uint64_t turn_bytes = 4 * kMiB;
-  // Staged chunks being copied at once; the rest waits here, where cancel reaches it.
+  // Staged chunks being verified and copied at once; the rest waits here, where cancel reaches it.
   uint32_t staged_copies_max = 64;
 };
 
@@ -68,9 +68,14 @@ class Router {
   void Fail(OperationId batch, absl::StatusCode code, TimeNs now);
   // The answer to ReadSegment: OK, or the reason why this replica cannot serve.
   void OnRead(Ticket ticket, absl::StatusCode code, TimeNs now);
-  // The answer to CopySegment: OK, or kDataLoss when verification failed.
-  void OnCopy(Ticket ticket, absl::StatusCode code, TimeNs now);
+  // An answer to CopySegment: the bytes are right, and these of its copies have ended, in the
+  // command's order; there may be several answers, and none in the first. Or kDataLoss for all of
+  // the command's when verification failed.
+  void OnCopy(Ticket ticket, std::span<const ItemRef> items, absl::StatusCode code, TimeNs now);
   void OnStagedCopy(const ItemRef& item, absl::StatusCode code, TimeNs now);
+  // Optional, before OnStagedCopy: the bytes are right, and on their way to the item without the
+  // copy threads. Others may begin.
+  void OnStagedVerified(const ItemRef& item, TimeNs now);
   // Takes a tier out of service or brings it back.
   void SetTierInService(TierId tier, bool in_service, TimeNs now);
   // Slots were freed by others.
@@ -116,6 +121,8 @@ class Router {
 
   // router_join.cc: where what is wanted is listed.
   uint32_t FetchFor(const ItemState& item);
+  // What is admitted names what is there now: a replica that had failed was published anew.
+  void Republish(const Source& source);
   void AddTiers(Fetch& fetch, TierSet fresh);
   void Join(Batch* batch, const ItemRef& ref);
   // Which tiers the policy lets read the step's next chunk; empty: all.
@@ -131,7 +138,12 @@ class Router {
   // router_fetch.cc: fetches, reads and copies.
   static bool Wanted(const Fetch& fetch, uint32_t segment);
   void SetStage(Fetch& fetch, uint32_t segment, SegmentState::Stage stage);
+  // For all who want the segment that it has brought.
   void StartCopy(uint32_t read);
+  // The same for who came while it was copied.
+  void StartLateCopies();
+  // All copies of its slot have ended.
+  void EndCopies(uint32_t read);
   void EndCopyFor(Waiter& waiter, uint32_t segment, bool ok);
   void FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code);
   // Puts a segment where it belongs: waiting, being read, or idle.
@@ -217,6 +229,7 @@ class Router {
   std::deque<Read> reads_;
   std::vector<uint32_t> free_reads_;
 
+  std::vector<Ticket> recopy_;  // Reads whose slot late-comers want, until the event's end.
   std::deque<ItemRef> staged_waiting_;
   uint32_t staged_copies_ = 0;
 

@@ -65,48 +65,71 @@ void Router::OnRead(Ticket ticket, absl::StatusCode code, TimeNs now) {
 void Router::StartCopy(uint32_t index) {
   Read& read = reads_[index];
   Fetch& fetch = fetches_[read.fetch];
-  SetStage(fetch, read.segment, Stage::kCopying);
-  fetch.copies += 1;
-  read.items.clear();
+  SegmentState& segment = fetch.segments[read.segment];
+  if (segment.copied != index) {
+    segment.copied = index;
+    fetch.copies += 1;
+    SetStage(fetch, read.segment, Stage::kCopying);
+  }
+  CopySegment command{read.ticket, read.tier, fetch.content, read.segment, read.slot, {}};
   for (Waiter& w : fetch.waiters) {
     if (w.leaving || w.needs[read.segment] != Need::kWanted) continue;
     w.needs[read.segment] = Need::kCopying;
     w.copying += 1;
     w.batch->requests[w.ref.request].copies += 1;
-    read.items.push_back(w.ref);
+    command.items.push_back(w.ref);
   }
-  commands_.push_back(
-      CopySegment{read.ticket, read.tier, fetch.content, read.segment, read.slot, read.items});
+  read.copies += command.items.size();
+  commands_.push_back(std::move(command));
 }
 
-void Router::OnCopy(Ticket ticket, absl::StatusCode code, TimeNs now) {
+void Router::StartLateCopies() {
+  for (const Ticket ticket : recopy_) {
+    const auto index = static_cast<uint32_t>(ticket.value);
+    const Read& read = reads_[index];
+    if (!read.live || read.ticket != ticket || !read.verified || read.damaged) continue;
+    if (Wanted(fetches_[read.fetch], read.segment)) StartCopy(index);  // For all who came.
+  }
+  recopy_.clear();
+}
+
+void Router::OnCopy(Ticket ticket, std::span<const ItemRef> items, absl::StatusCode code,
+                    TimeNs now) {
   const uint32_t index = ReadOf(ticket, /*landed=*/true);
   Read& read = reads_[index];
   Fetch& fetch = fetches_[read.fetch];
   const bool ok = code == absl::StatusCode::kOk;
   const uint32_t segment = read.segment;
-  const TierId tier = read.tier;
-  fetch.copies -= 1;
-  SetStage(fetch, segment, Stage::kIdle);
-  const auto items = std::move(read.items);
+  (ok ? read.verified : read.damaged) = true;
+  KV_CHECK(read.copies >= items.size());
+  read.copies -= items.size();
   // Both are in the order in which the waiters came.
   auto waiter = fetch.waiters.begin();
   for (const ItemRef& ref : items) {
     while (waiter != fetch.waiters.end() && !(waiter->ref == ref)) ++waiter;
-    KV_CHECK(waiter != fetch.waiters.end());
+    KV_CHECK(waiter != fetch.waiters.end() && waiter->needs[segment] == Need::kCopying);
     EndCopyFor(*waiter, segment, ok);
   }
-  if (ok && Wanted(fetch, segment)) {
-    StartCopy(index);  // For those that came while the copy ran.
-  } else {
-    FreeRead(index);
-    if (!ok) FailReplica(fetch, tier, code);
-    Reconsider(fetch, segment);
-  }
+  if (!read.damaged && Wanted(fetch, segment)) StartCopy(index);  // For those that came meanwhile.
+  if (read.copies == 0) EndCopies(index);
   Sweep(fetch);
   UpdateOrphans(fetch, segment);
   MaybeFree(fetch);
   Settle(now);
+}
+
+void Router::EndCopies(uint32_t index) {
+  const Read& read = reads_[index];
+  Fetch& fetch = fetches_[read.fetch];
+  const uint32_t segment = read.segment;
+  const TierId tier = read.tier;
+  const bool damaged = read.damaged;
+  fetch.copies -= 1;
+  fetch.segments[segment].copied = kNoRead;
+  SetStage(fetch, segment, Stage::kIdle);
+  FreeRead(index);
+  if (damaged) FailReplica(fetch, tier, absl::StatusCode::kDataLoss);
+  Reconsider(fetch, segment);
 }
 
 void Router::EndCopyFor(Waiter& w, uint32_t segment, bool ok) {
@@ -257,8 +280,9 @@ void Router::FreeRead(uint32_t index) {
   Read& read = reads_[index];
   slots_->Free(read.slot);
   read.live = false;
-  read.items.clear();
   read.orphan = false;
+  read.verified = false;
+  read.damaged = false;
   free_reads_.push_back(index);
 }
 

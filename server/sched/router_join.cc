@@ -30,7 +30,8 @@ uint32_t Router::FetchFor(const ItemState& item) {
     fetch.tiers = source.tiers;
     fetch.segments.resize(item.spec.shape.segments());
   } else {
-    // Replicas published since the fetch began take part; those that failed it do not come back.
+    // Replicas published since the fetch began take part; those that have failed it since the item
+    // was admitted do not.
     Fetch& fetch = fetches_[it->second];
     KV_CHECK(fetch.shape == item.spec.shape);
     const TierSet fresh =
@@ -38,6 +39,16 @@ uint32_t Router::FetchFor(const ItemState& item) {
     if (!fresh.empty()) AddTiers(fetch, fresh);
   }
   return it->second;
+}
+
+void Router::Republish(const Source& source) {
+  const auto it = fetch_of_.find(source.content);
+  if (it == fetch_of_.end()) return;
+  Fetch& fetch = fetches_[it->second];
+  const TierSet back = source.tiers & fetch.failed;
+  if (back.empty()) return;
+  fetch.failed = TierSet::FromBits(fetch.failed.bits() & ~back.bits());
+  AddTiers(fetch, back);
 }
 
 void Router::AddTiers(Fetch& fetch, TierSet fresh) {
@@ -76,7 +87,9 @@ void Router::Join(Batch* batch, const ItemRef& ref) {
         UpdateOrphans(fetch, s);
         break;
       case Stage::kCopying:
-        break;  // Its slot is copied again for this waiter when the running copy has ended.
+        // Once a running copy tells that the bytes are right; at once where one has.
+        recopy_.push_back(reads_[fetch.segments[s].copied].ticket);
+        break;
     }
   }
 }

@@ -169,6 +169,37 @@ TEST(OperationTableTest, OutcomesWaitForCopies) {
   EXPECT_THAT(landing->calls, ElementsAre("land 1", "outcome 1", "end 1"));
 }
 
+// A dropped chunk may be released while the worker still gathers it.
+TEST(OperationTableTest, ReleasedAndDurableWaitForCopies) {
+  OperationTable table;
+  auto landing = std::make_shared<Landing>();
+  table.SetLandingHandler(landing);
+  v1::Store message;
+  message.set_operation_id(1);
+  message.add_chunks();
+  auto store = std::make_shared<StoreOperation>(message);
+  ASSERT_TRUE(table.Add(store).ok());
+  v1::Event gather;
+  gather.mutable_gather()->set_operation_id(1);
+  table.Dispatch(gather);
+  v1::Event released;
+  released.mutable_store_released()->set_operation_id(1);
+  released.mutable_store_released()->set_all_released(true);
+  table.Dispatch(released);
+  v1::Event durable;
+  durable.mutable_store_durable()->set_operation_id(1);
+  table.Dispatch(durable);
+  table.Dispatch(Quiesced(1));
+  EXPECT_FALSE(store->WaitReleased(absl::ZeroDuration()));
+  landing->RunNext();
+  EXPECT_TRUE(store->WaitReleased(absl::ZeroDuration()));
+  EXPECT_FALSE(store->WaitEnded(absl::ZeroDuration()));
+  landing->RunNext();
+  landing->RunNext();
+  EXPECT_TRUE(store->WaitEnded(absl::ZeroDuration()));
+  EXPECT_THAT(landing->calls, ElementsAre("gather 1", "outcome 1", "outcome 1", "end 1"));
+}
+
 TEST(OperationTableTest, LandingEventsOfEndedOperationsReachTheHandler) {
   OperationTable table;
   v1::Event gather;

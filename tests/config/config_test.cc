@@ -51,6 +51,7 @@ TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
   EXPECT_EQ(options->pin, PinPolicy::kShrink);
   EXPECT_EQ(options->gpu.mode, GpuMode::kAuto);
   EXPECT_EQ(options->gpu.direct_bytes_min, 64 * kKiB);
+  EXPECT_EQ(options->gpu.direct_store_bytes_min, 256 * kKiB);
   EXPECT_EQ(options->gpu.landing_ack, 5 * kSecond);
   EXPECT_EQ(options->hedge_after, 100 * kMillisecond);
   EXPECT_EQ(options->routing.policy, Policy::kCompletion);
@@ -98,15 +99,16 @@ TEST(ConfigTest, ReservedShareOfThePoolIsWholePages) {
 }
 
 TEST(ConfigTest, GpuValuesAreResolved) {
-  const auto options =
-      ParseConfig(std::string(kSockets) + kTier +
-                      "pool { pin: EXIT } "
-                      "gpu { mode: REQUIRED direct_kib_min: 8 landing_ack_ms: 20 }",
-                  "test");
+  const auto options = ParseConfig(
+      std::string(kSockets) + kTier +
+          "pool { pin: EXIT } "
+          "gpu { mode: REQUIRED direct_kib_min: 8 direct_store_kib_min: 9 landing_ack_ms: 20 }",
+      "test");
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->pin, PinPolicy::kExit);
   EXPECT_EQ(options->gpu.mode, GpuMode::kRequired);
   EXPECT_EQ(options->gpu.direct_bytes_min, 8 * kKiB);
+  EXPECT_EQ(options->gpu.direct_store_bytes_min, 9 * kKiB);
   EXPECT_EQ(options->gpu.landing_ack, 20 * kMillisecond);
   const auto off = ParseConfig(std::string(kSockets) + kTier + "gpu { mode: OFF }", "test");
   ASSERT_TRUE(off.ok()) << off.status();
@@ -167,6 +169,7 @@ const RangeCase kRanges[] = {
     {"pool { reads_percent", "pool.reads_percent", 10, 90},
     {"pool { copy_threads", "pool.copy_threads", 1, 64},
     {"gpu { direct_kib_min", "gpu.direct_kib_min", 1, 2048},
+    {"gpu { direct_store_kib_min", "gpu.direct_store_kib_min", 1, 2048},
     {"gpu { landing_ack_ms", "gpu.landing_ack_ms", 10, 600000},
     {"reads { hedge_after_ms", "reads.hedge_after_ms", 1, 60000},
     {"routing { fixed_percent", "routing.fixed_percent", 0, 100},

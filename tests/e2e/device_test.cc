@@ -345,7 +345,7 @@ TEST(SlowWorkerTest, AWorkerThatKeepsAPartTooLongLosesTheOperation) {
   const auto read = *worker.client().ReadStep(worker.StepOf(Keys(1, 8), worker.Shuffled(8, 2)));
   ASSERT_TRUE(read->WaitEnded(kPatience));
   EXPECT_EQ(read->status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(daemon.stats().landing_timeouts.Get(), 1u);
+  EXPECT_GE(daemon.stats().landing_timeouts.Get(), 1u);
 }
 
 class NoGpuDeviceTest : public DeviceTest {

@@ -133,7 +133,8 @@ TEST_F(LandingTest, APartOfAnEndedOperationStaysBusyUntilTheWorkerAnswers) {
   landing_.EndOperation(kA, &actions_);
   EXPECT_EQ(overdue_.Get(), 2u);
   EXPECT_TRUE(actions_.copies.empty());  // Its kernels may still read the parts.
-  EXPECT_FALSE(landing_.Unacknowledged(0, 1).has_value());
+  EXPECT_TRUE(landing_.WithWorker(0, 1));
+  EXPECT_FALSE(landing_.WithWorker(0, 2));
   EXPECT_TRUE(landing_.WithWorker());
   EXPECT_TRUE(Acknowledge(0).ok());
   EXPECT_EQ(overdue_.Get(), 1u);
@@ -169,6 +170,27 @@ TEST(LandingBufferTest, PartsThatAWorkerNeverGaveBackAreNotOverdueForEver) {
     EXPECT_EQ(overdue.Get(), 1u);
   }
   EXPECT_EQ(overdue.Get(), 0u);
+}
+
+TEST_F(LandingTest, AStalledBufferNamesWhoWaitsAndGoesOnWhenTheWorkerAnswers) {
+  constexpr OperationId kC{3};
+  Load(1, 100);
+  Load(2, 100, kB);
+  EndCopies();
+  Load(3, 10, kC);
+  landing_.EndOperation(kA, &actions_);
+  EXPECT_FALSE(landing_.stalled());
+  // The part's own operation has ended; the other part is not late yet.
+  EXPECT_EQ(landing_.Stall(0), std::vector<OperationId>({kC}));
+  EXPECT_EQ(landing_.Stall(1), std::vector<OperationId>({kB, kC}));
+  landing_.EndOperation(kB, &actions_);
+  landing_.EndOperation(kC, &actions_);
+  EXPECT_TRUE(Acknowledge(0).ok());
+  EXPECT_TRUE(landing_.stalled());
+  EXPECT_TRUE(Acknowledge(1).ok());
+  EXPECT_FALSE(landing_.stalled());
+  Load(4, 10, OperationId{4});
+  EXPECT_EQ(actions_.copies.size(), 1u);
 }
 
 TEST_F(LandingTest, StoresHaveTheirTurnBetweenLoads) {

@@ -20,7 +20,7 @@ constexpr TimeNs kPatience = 60 * kSecond;
 
 class GpusTest : public testing::Test {
  protected:
-  GpusTest() {
+  explicit GpusTest(TimeNs hung_after = Gpus::kHungAfter) : gpus_(driver_.get(), hung_after) {
     SetLogLevel("off");
     gpus_.Start([this](std::span<const CopyDone> done) {
       MutexLock lock(&mu_);
@@ -28,7 +28,7 @@ class GpusTest : public testing::Test {
       changed_.NotifyAll();
     });
   }
-  ~GpusTest() override { gpus_.Stop(); }
+  ~GpusTest() override { (void)gpus_.Stop(kNever); }
 
   absl::StatusOr<RegionRef> Open(RegionSpec spec) {
     std::promise<absl::StatusOr<RegionRef>> promise;
@@ -37,7 +37,7 @@ class GpusTest : public testing::Test {
   }
   void AwaitClosed() {
     std::promise<void> promise;
-    gpus_.WhenClosed([&] { promise.set_value(); });
+    gpus_.WhenClosed(0, [&] { promise.set_value(); });
     promise.get_future().wait();
   }
   absl::StatusCode Await(uint64_t id) {
@@ -50,6 +50,15 @@ class GpusTest : public testing::Test {
   bool Answered(uint64_t id) {
     MutexLock lock(&mu_);
     return answers_.contains(id);
+  }
+  void AwaitUsable(uint64_t usable) {
+    const TimeNs deadline = Now() + kPatience;
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+      while (gpus_.stats(i).usable.Get() != usable) {
+        ASSERT_LT(Now(), deadline);
+        sched_yield();
+      }
+    }
   }
   // Ten blocks of `run` bytes each in two places.
   static RegionSpec Spec(const FakeGpuMemory& memory, uint64_t run) {
@@ -64,7 +73,7 @@ class GpusTest : public testing::Test {
 
   std::shared_ptr<FakeGpuControl> control_ = std::make_shared<FakeGpuControl>();
   std::unique_ptr<Driver> driver_ = OpenFakeDriver(2, control_);
-  Gpus gpus_{driver_.get()};
+  Gpus gpus_;
   Mutex mu_;
   CondVar changed_;
   std::map<uint64_t, absl::StatusCode> answers_;
@@ -190,6 +199,70 @@ TEST_F(GpusTest, ALostGpuAnswersEverything) {
   EXPECT_EQ(gpus_.stats(1).usable.Get(), 1u);
   EXPECT_EQ(gpus_.stats(0).queued_bytes.Get(), 0u);
   EXPECT_EQ(Open(Spec(memory, 64)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(GpusTest, ALossIsNoticedWithNothingToCopy) {
+  control_->lost = true;
+  AwaitUsable(0);
+  EXPECT_EQ(gpus_.stats(1).usable.Get(), 0u);
+}
+
+TEST_F(GpusTest, AFailedOpenTellsALoss) {
+  FakeGpuMemory memory(FakeGpuUuid(0), 20 * 64);
+  control_->lost = true;
+  EXPECT_EQ(Open(Spec(memory, 64)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(gpus_.stats(0).usable.Get(), 0u);
+}
+
+class HungGpuTest : public GpusTest {
+ protected:
+  HungGpuTest() : GpusTest(10 * kMillisecond) {}
+
+  void Submit(uint64_t id) {
+    gpus_.Submit({id, Direction::kToHost, region_, blocks_, 0, 128, host_.data()});
+  }
+  void AwaitHung(uint64_t hung) {
+    const TimeNs deadline = Now() + kPatience;
+    while (gpus_.stats(0).hung.Get() != hung) {
+      ASSERT_LT(Now(), deadline);
+      sched_yield();
+    }
+  }
+
+  FakeGpuMemory memory_{FakeGpuUuid(0), 20 * 64};
+  RegionRef region_ = *Open(Spec(memory_, 64));
+  std::vector<std::byte> host_ = std::vector<std::byte>(128);
+  const std::vector<uint32_t> blocks_ = {3};
+};
+
+TEST_F(HungGpuTest, TakesNoMoreUntilItsCopiesEnd) {
+  control_->held = true;
+  Submit(1);
+  AwaitHung(1);
+  Submit(2);
+  EXPECT_EQ(Await(2), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(Answered(1));
+  control_->held = false;
+  EXPECT_EQ(Await(1), absl::StatusCode::kOk);
+  AwaitHung(0);
+  Submit(3);
+  EXPECT_EQ(Await(3), absl::StatusCode::kOk);
+  EXPECT_EQ(gpus_.stats(0).queued_bytes.Get(), 0u);
+}
+
+TEST_F(HungGpuTest, DoesNotHoldUpTheStop) {
+  control_->held = true;
+  Submit(1);
+  EXPECT_FALSE(gpus_.Stop(Now() + 10 * kMillisecond));
+  EXPECT_FALSE(Answered(1)) << "its memory may still be written";
+}
+
+TEST_F(HungGpuTest, ACloseThatDoesNotReturnDoesNotHoldUpTheStop) {
+  control_->close_held = true;
+  region_.reset();
+  EXPECT_FALSE(gpus_.Stop(Now() + 10 * kMillisecond));
+  control_->close_held = false;
+  EXPECT_TRUE(gpus_.Stop(kNever));
 }
 
 TEST(NoGpuTest, OpeningSaysWhyThereIsNone) {

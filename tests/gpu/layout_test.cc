@@ -105,6 +105,8 @@ TEST(BlockLayoutTest, WhatLiesOutsideIsRefused) {
       {{0, kMax / 4, {{0, 100}}}},
       {{0, 50, {{0, 100}}}},  // Blocks overlap.
       {{0, 64, {{0, 64}, {64, 64}}}},
+      {{0, 50, {{0, 50}}}, {0, 50, {{0, 50}}}},  // Tensors do.
+      {{0, 100, {{10, 20}, {0, 11}}}},
   };
   EXPECT_TRUE(BlockLayout::Make(std::vector<TensorLayout>{{0, 100, {{0, 100}}}}, 10, 1000).ok());
   for (size_t i = 0; i < bad.size(); ++i) {

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -150,6 +151,7 @@ const Expected<TierStats> kTier[] = {
 
 const Expected<DeviceStats> kGpu[] = {
     KV_NUMBER(DeviceStats, "gpu_usable", usable),
+    KV_NUMBER(DeviceStats, "gpu_hung", hung),
     KV_NUMBER(DeviceStats, "gpu_regions", regions),
     KV_NUMBER(DeviceStats, "gpu_mapped_bytes", mapped_bytes),
     KV_NUMBER(DeviceStats, "gpu_queued_bytes", queued_bytes),
@@ -264,15 +266,23 @@ TEST_F(MetricsTest, DaemonTiersAndGpusAreDescribed) {
   EXPECT_THAT(text_, HasSubstr("\nkvstreamd_pool_pinned_bytes 1000\n"));
 }
 
-TEST_F(MetricsTest, ADaemonIsReadyUntilItDrainsOrAGpuIsLost) {
+TEST_F(MetricsTest, ADaemonIsReadyUntilItDrainsOrAGpuIsLostOrHangs) {
   EXPECT_THAT(text_, HasSubstr("\nkvstreamd_ready 0\n"));
   const uint64_t draining = world_->engine.draining.Get();
   world_->engine.draining.Set(0);
+  std::array<uint64_t, 2> hung{};
+  for (size_t i = 0; i < 2; ++i) {
+    hung[i] = world_->StatsOf(i).hung.Get();
+    world_->StatsOf(i).hung.Set(0);
+  }
   EXPECT_THAT(Get(server_->port(), "/metrics"), HasSubstr("\nkvstreamd_ready 1\n"));
   const uint64_t usable = world_->StatsOf(1).usable.Get();
   world_->StatsOf(1).usable.Set(0);
   EXPECT_THAT(Get(server_->port(), "/metrics"), HasSubstr("\nkvstreamd_ready 0\n"));
   world_->StatsOf(1).usable.Set(usable);
+  world_->StatsOf(1).hung.Set(1);
+  EXPECT_THAT(Get(server_->port(), "/metrics"), HasSubstr("\nkvstreamd_ready 0\n"));
+  for (size_t i = 0; i < 2; ++i) world_->StatsOf(i).hung.Set(hung[i]);
   world_->engine.draining.Set(draining);
 }
 

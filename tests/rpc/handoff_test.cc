@@ -73,6 +73,21 @@ TEST_F(HandoffTest, WelcomeCarriesATokenOfThisConnectionAlone) {
   EXPECT_NE(welcome_.token(), first_token);
 }
 
+TEST_F(HandoffTest, ASessionsNumberDoesNotTellAnother) {
+  std::vector<std::unique_ptr<HandoffClient>> kept;
+  std::vector<uint64_t> numbers = {session_.value};
+  for (uint64_t i = 1; i < options_.limits.sessions_max; ++i) {
+    kept.push_back(std::move(client_));
+    Connect();
+    numbers.push_back(session_.value);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_LT(numbers[i], uint64_t{1} << 63);
+    EXPECT_GT(numbers[i] - (i == 0 ? 0 : numbers[i - 1]), uint64_t{1} << 32);
+  }
+}
+
 TEST_F(HandoffTest, ACreatedBufferIsSharedWithTheEngine) {
   const v1::HandoffReply reply = client_->Call(Create(5000));
   EXPECT_EQ(reply.request_id(), 11u);
@@ -155,6 +170,21 @@ TEST_F(HandoffTest, DeviceMemoryAndUnknownRequestsAreAnswered) {
   const v1::HandoffReply reply = client_->Call(nothing);
   EXPECT_EQ(reply.code(), v1::INVALID_ARGUMENT);
   EXPECT_EQ(reply.request_id(), 3u);
+}
+
+TEST_F(HandoffTest, DeviceMemoryIsLimitedAndRoomComesBack) {
+  v1::HandoffRequest device;
+  device.mutable_attach_device_memory()->set_gpu_uuid("GPU-1");
+  device.mutable_attach_device_memory()->set_allocation_bytes(8192);
+  const UniqueFd fd = MakeMemfd(true);
+  std::vector<engine::DeviceMemoryAttached> kept;
+  for (int i = 0; i < 256; ++i) {
+    ASSERT_EQ(client_->Call(device, {fd.get()}).code(), v1::OK);
+    kept.push_back(poster_.Next<engine::DeviceMemoryAttached>());
+  }
+  EXPECT_EQ(client_->Call(device, {fd.get()}).code(), v1::RESOURCE_EXHAUSTED);
+  kept.pop_back();
+  EXPECT_EQ(client_->Call(device, {fd.get()}).code(), v1::OK);
 }
 
 TEST_F(HandoffTest, EndOfFileReachesTheClientOnlyWhenTheEngineCloses) {

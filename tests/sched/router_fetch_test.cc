@@ -78,11 +78,11 @@ TEST_F(RouterTest, DamagedSegmentIsReadFromTheOtherTier) {
   EXPECT_THAT(Outcome(1), ElementsAre(kOk));
 }
 
-TEST_F(RouterTest, FailedReplicaIsNotReadAgainWhileItsContentIsInUse) {
+TEST_F(RouterTest, FailedReplicaIsNotReadAgainForWhoWasAdmittedBefore) {
   Admit(BatchOf(1, {ItemOn(1, Tiers({0, 1}), Shape(1))}));
+  Admit(BatchOf(2, {ItemOn(1, Tiers({0, 1}), Shape(1))}));
   EndRead(All<ReadSegment>().at(0), kUnavailable);
   ASSERT_THAT(ReadsOf(kSlow), SizeIs(1));
-  Admit(BatchOf(2, {ItemOn(1, Tiers({0, 1}), Shape(1))}));
   EndRead(ReadsOf(kSlow)[0], kUnavailable);
   EXPECT_THAT(All<ReadSegment>(), SizeIs(2));
   EXPECT_THAT(Outcome(1), ElementsAre(kUnavailable));
@@ -240,6 +240,59 @@ TEST_F(RouterTest, NothingIsReadForAnItemThatFailedWhileItsCopyRuns) {
   EXPECT_THAT(Outcome(1), ElementsAre(kUnavailable));
 }
 
+// Its content is the same, and so is the fetch that an old read keeps alive.
+TEST_F(RouterTest, WhatWasPublishedAnewIsReadThoughAnOldReadHangs) {
+  for (const bool slow_is_out : {false, true}) {
+    Start(Options(), 64 * kSegment);
+    Forget();
+    Admit(BatchOf(1, {ItemOn(1, Tiers({0, 1}), Shape(1))}));
+    Pass(100 * kMillisecond);
+    ASSERT_THAT(ReadsOf(kSlow), SizeIs(1));
+    EndRead(ReadsOf(kFast)[0], kUnavailable);
+    Cancel(1);
+    if (slow_is_out) SetInService(kSlow, false);
+    Admit(BatchOf(2, {ItemOn(1, Tiers({0}), Shape(1))}));
+    Pass(100 * kMillisecond);  // Else it joins the old read until that is late.
+    ASSERT_THAT(ReadsOf(kFast), SizeIs(2)) << slow_is_out;
+    EndReadAndCopy(ReadsOf(kFast)[1]);
+    EXPECT_THAT(Outcome(2), ElementsAre(kOk));
+  }
+}
+
+TEST_F(RouterTest, WhoSharesASegmentDoesNotWaitForAnotherOnesCopy) {
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(1))}));
+  Admit(BatchOf(2, {ItemOn(1, Tiers({0}), Shape(1))}));
+  const Ticket ticket = All<ReadSegment>().at(0).ticket;
+  EndRead(All<ReadSegment>()[0]);
+  EndCopyFor(ticket, 2);
+  EXPECT_THAT(Outcome(2), ElementsAre(kOk));
+  EXPECT_THAT(Outcome(1), IsEmpty());
+  // Who comes now has the same slot, at once.
+  Admit(BatchOf(3, {ItemOn(1, Tiers({0}), Shape(1))}));
+  EXPECT_THAT(All<ReadSegment>(), SizeIs(1));
+  EndCopyFor(ticket, 3);
+  EXPECT_THAT(Outcome(3), ElementsAre(kOk));
+  EXPECT_GT(slots_->used(), 0u) << "the first one's copy still reads it";
+  EndCopyFor(ticket, 1);
+  EXPECT_THAT(Outcome(1), ElementsAre(kOk));
+  EXPECT_EQ(slots_->used(), 0u);
+}
+
+TEST_F(RouterTest, WhoComesBeforeAReadIsVerifiedWaitsForThat) {
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(1))}));
+  const Ticket ticket = All<ReadSegment>().at(0).ticket;
+  EndRead(All<ReadSegment>()[0]);
+  Admit(BatchOf(2, {ItemOn(1, Tiers({0}), Shape(1))}));
+  EXPECT_THAT(All<CopySegment>(), SizeIs(1));
+  EndCopyFor(ticket, 3);  // It is verified, and nobody's copy has ended.
+  EXPECT_THAT(All<CopySegment>(), SizeIs(2));
+  EndCopyFor(ticket, 2);
+  EXPECT_THAT(Outcome(2), ElementsAre(kOk));
+  EndCopyFor(ticket, 1);
+  EXPECT_THAT(Outcome(1), ElementsAre(kOk));
+  EXPECT_EQ(slots_->used(), 0u);
+}
+
 TEST_F(RouterTest, DeadlineDuringACopyStillWaitsForIt) {
   BatchSpec spec = BatchOf(1, {ItemOn(1, Tiers({0}), Shape(1))});
   spec.deadline = now_ + kMillisecond;
@@ -257,12 +310,12 @@ TEST_F(RouterTest, AnAnswerThatCameBeforeOrTooEarlyIsCaught) {
   Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(2))}));
   const auto reads = All<ReadSegment>();
   ASSERT_THAT(reads, SizeIs(2));
-  EXPECT_DEATH(router_->OnCopy(reads[0].ticket, kOk, now_), "");
+  EXPECT_DEATH(router_->OnCopy(reads[0].ticket, {}, kOk, now_), "");
   EndRead(reads[0]);
   EXPECT_DEATH(router_->OnRead(reads[0].ticket, kOk, now_), "") << "it is being copied";
   EndCopy(reads[0].ticket);
   EXPECT_DEATH(router_->OnRead(reads[0].ticket, kOk, now_), "");
-  EXPECT_DEATH(router_->OnCopy(reads[0].ticket, kOk, now_), "");
+  EXPECT_DEATH(router_->OnCopy(reads[0].ticket, {}, kOk, now_), "");
 }
 
 TEST_F(RouterTest, AnEventDoesNotPutOffWhatIsDueSoon) {
@@ -312,10 +365,32 @@ TEST_F(RouterTest, VeryManyRequestsMayWantOneChunk) {
     const Ticket ticket = std::get<ReadSegment>(commands[0]).ticket;
     if (cancel) router_->Fail(OperationId{1}, absl::StatusCode::kCancelled, now_);
     router_->OnRead(ticket, kOk, now_);
-    if (!cancel) router_->OnCopy(ticket, kOk, now_);
+    if (!cancel) {
+      router_->TakeCommands(&commands);
+      ASSERT_THAT(commands, SizeIs(1));
+      router_->OnCopy(ticket, std::get<CopySegment>(commands[0]).items, kOk, now_);
+    }
     EXPECT_EQ(router_->batches(), 0u);
     EXPECT_EQ(slots_->used(), 0u);
   }
+}
+
+TEST_F(RouterTest, VeryManyRequestsMayComeWhileAChunkIsBeingCopied) {
+  constexpr uint64_t kRequests = 65536;
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(1))}));
+  const Ticket ticket = All<ReadSegment>()[0].ticket;
+  EndRead(All<ReadSegment>()[0]);
+  EndCopyFor(ticket, 3);  // It is verified, and the first one's copy goes on.
+  BatchSpec spec = BatchOf(2, {ItemOn(1, Tiers({0}), Shape(1))});
+  spec.joint = false;
+  spec.requests.resize(kRequests, spec.requests[0]);
+  Forget();
+  Admit(std::move(spec));
+  ASSERT_THAT(All<CopySegment>(), SizeIs(1));
+  EXPECT_THAT(All<CopySegment>()[0].items, SizeIs(kRequests));
+  EndCopy(ticket);
+  EXPECT_EQ(router_->batches(), 0u);
+  EXPECT_EQ(slots_->used(), 0u);
 }
 
 }  // namespace

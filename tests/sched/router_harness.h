@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "gtest/gtest.h"
 #include "server/sched/router.h"
 #include "tests/support/router_peer.h"
@@ -44,7 +46,13 @@ class RouterTest : public ::testing::Test {
   void Collect() {
     std::vector<Command> commands;
     router_->TakeCommands(&commands);
-    for (Command& command : commands) log_.push_back(std::move(command));
+    for (Command& command : commands) {
+      if (const auto* copy = std::get_if<CopySegment>(&command)) {
+        auto& copying = copying_[copy->ticket];
+        copying.insert(copying.end(), copy->items.begin(), copy->items.end());
+      }
+      log_.push_back(std::move(command));
+    }
     EXPECT_EQ(RouterPeer::Check(*router_, kSegment, now_), "");
   }
   // All commands of a kind so far, since the last Forget.
@@ -70,8 +78,21 @@ class RouterTest : public ::testing::Test {
     router_->OnRead(read.ticket, code, now_);
     Collect();
   }
+  // All that are running.
   void EndCopy(Ticket ticket, absl::StatusCode code = absl::StatusCode::kOk) {
-    router_->OnCopy(ticket, code, now_);
+    const std::vector<ItemRef> items = std::exchange(copying_[ticket], {});
+    router_->OnCopy(ticket, items, code, now_);
+    Collect();
+  }
+  // Of one batch.
+  void EndCopyFor(Ticket ticket, uint64_t batch) {
+    std::vector<ItemRef> ended;
+    std::erase_if(copying_[ticket], [&](const ItemRef& ref) {
+      if (ref.batch != OperationId{batch}) return false;
+      ended.push_back(ref);
+      return true;
+    });
+    router_->OnCopy(ticket, ended, absl::StatusCode::kOk, now_);
     Collect();
   }
   void EndReadAndCopy(const ReadSegment& read) {
@@ -113,6 +134,7 @@ class RouterTest : public ::testing::Test {
 
  private:
   std::vector<Command> log_;
+  absl::flat_hash_map<Ticket, std::vector<ItemRef>> copying_;
 };
 
 }  // namespace kvstream::sched

@@ -81,6 +81,7 @@ class FakeDevice final : public Device {
   absl::Status Close(uint64_t address) override {
     const auto it = mapped_.find(address);
     KV_CHECK(it != mapped_.end());
+    while (control_.close_held) sched_yield();
     munmap(reinterpret_cast<void*>(address), it->second);
     mapped_.erase(it);
     control_.mappings -= 1;

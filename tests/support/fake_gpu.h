@@ -20,6 +20,8 @@ namespace kvstream::gpu {
 struct FakeGpuControl {
   // Copies are queued and never complete meanwhile.
   std::atomic<bool> held{false};
+  // Close does not return meanwhile.
+  std::atomic<bool> close_held{false};
   // Every device is lost.
   std::atomic<bool> lost{false};
   // Opened allocations.

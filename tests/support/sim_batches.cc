@@ -71,6 +71,7 @@ SimOptions RandomOptions(SimRandom& random) {
   options.copy_bytes_per_second = static_cast<double>(random.Between(50, 5000)) * 1e6;
   options.copy_jitter = RandomTime(random, 0, (slow_copies ? 100 : 5) * kMillisecond);
   options.staged_damage_chance = random.Chance(0.2) ? 0.3 : 0;
+  options.late_copy_chance = random.Chance(0.2) ? 0.3 : 0;
   return options;
 }
 

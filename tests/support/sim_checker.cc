@@ -30,6 +30,7 @@ void SimChecker::Admit(const BatchSpec& spec, TimeNs now) {
       for (const Source& source : item.sources) {
         ContentModel& content = contents_[source.content];
         content.tiers = content.tiers | source.tiers;
+        content.failed = TierSet::FromBits(content.failed.bits() & ~source.tiers.bits());
         content.shape = item.shape;
         content.uses += 1;
       }
@@ -67,7 +68,12 @@ void SimChecker::ReadEnded(Ticket ticket, absl::StatusCode code, bool damaged) {
   held->second.piece = Piece{command.content, command.segment, damaged};
 }
 
-absl::StatusCode SimChecker::CopyEnded(Ticket ticket) {
+bool SimChecker::IsDamaged(Ticket ticket) const {
+  const auto held = held_.find(reads_.at(ticket).command.slot.offset);
+  return held == held_.end() || !held->second.piece || held->second.piece->damaged;
+}
+
+absl::StatusCode SimChecker::CopyEnded(Ticket ticket, std::span<const ItemRef> items) {
   order_ += 1;
   ReadModel& read = reads_.at(ticket);
   const ReadSegment& command = read.command;
@@ -78,16 +84,19 @@ absl::StatusCode SimChecker::CopyEnded(Ticket ticket) {
     Fail("a slot changed while it was being copied");
     return absl::StatusCode::kDataLoss;
   }
-  for (const ItemRef& ref : read.items) {
+  for (const ItemRef& ref : items) {
     ItemModel& item = *ItemOf(ref);
     item.copying[command.segment] = false;
     item.destination[command.segment] = held->second.piece;
     batches_.at(ref.batch).requests[ref.request].copies -= 1;
   }
-  read.items.clear();
-  read.stage = ReadStage::kLanded;
-  landed_.push_back(ticket);
-  if (!held->second.piece->damaged) return absl::StatusCode::kOk;
+  read.copies -= items.size();
+  read.verified = !held->second.piece->damaged;
+  if (read.copies == 0) {
+    read.stage = ReadStage::kLanded;
+    landed_.push_back(ticket);
+  }
+  if (read.verified) return absl::StatusCode::kOk;
   read.good = false;
   contents_.at(command.content).trouble.Add(command.tier);
   return absl::StatusCode::kDataLoss;

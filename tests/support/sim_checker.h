@@ -6,9 +6,11 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,8 +65,9 @@ class SimChecker {
   void Cancel(OperationId batch);
   void SetInService(TierId tier, bool in_service);
   void ReadEnded(Ticket ticket, absl::StatusCode code, bool damaged);
-  // Verifies and copies: the code to answer with.
-  absl::StatusCode CopyEnded(Ticket ticket);
+  // Verifies and copies, these of the ticket's items: the code to answer with.
+  absl::StatusCode CopyEnded(Ticket ticket, std::span<const ItemRef> items);
+  bool IsDamaged(Ticket ticket) const;
   absl::StatusCode StagedCopyEnded(const ItemRef& ref, bool damaged);
   void WriterTook(const Slot& slot) { Hold(slot, Ticket{}); }
   void WriterFreed(const Slot& slot) { Release(slot.offset); }
@@ -93,7 +96,8 @@ class SimChecker {
     ReadSegment command;
     ReadStage stage = ReadStage::kReading;
     bool good = false;  // Landed, and not failed verification.
-    absl::InlinedVector<ItemRef, 2> items;
+    bool verified = false;
+    size_t copies = 0;  // Running.
   };
   struct Holding {
     Slot slot;
@@ -110,8 +114,9 @@ class SimChecker {
   struct ContentModel {
     TierSet tiers;  // Of all its sources ever named.
     ChunkShape shape;
-    TierSet failed;  // Since it last had a use.
+    TierSet failed;  // Since it last had a use, or was named by an admission.
     TierSet trouble;
+    std::array<uint64_t, kTiersMax> failed_order{};  // The last time that each failed it.
     uint64_t uses = 0;
   };
 

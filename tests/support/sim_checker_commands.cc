@@ -42,8 +42,11 @@ void SimChecker::On(const ReadSegment& command, TimeNs) {
 
 void SimChecker::On(const CopySegment& command, TimeNs) {
   const auto it = reads_.find(command.ticket);
-  if (it == reads_.end() || it->second.stage != ReadStage::kLanded || !it->second.good) {
+  if (it == reads_.end() || it->second.stage == ReadStage::kReading || !it->second.good) {
     return Fail("a copy of a read that has not landed well, or whose slot is gone");
+  }
+  if (it->second.stage == ReadStage::kCopying && !it->second.verified) {
+    return Fail("a second copy of a read before the first one told whether it is right");
   }
   const ReadSegment& read = it->second.command;
   if (read.content != command.content || read.segment != command.segment ||
@@ -51,7 +54,7 @@ void SimChecker::On(const CopySegment& command, TimeNs) {
     return Fail("a copy that does not match its read");
   }
   it->second.stage = ReadStage::kCopying;
-  it->second.items = command.items;
+  it->second.copies += command.items.size();
   for (const ItemRef& ref : command.items) {
     ItemModel* item = ItemOf(ref);
     if (item == nullptr) return Fail("a copy for an unknown item");
@@ -91,6 +94,7 @@ void SimChecker::On(const ReplicaFailed& command, TimeNs) {
   ContentModel& content = contents_.at(command.content);
   if (!content.trouble.Has(command.tier)) return Fail("a replica was failed that has not failed");
   content.failed.Add(command.tier);
+  content.failed_order[command.tier.value] = order_;
 }
 
 void SimChecker::On(const ItemDone& command, TimeNs now) {
@@ -145,8 +149,10 @@ void SimChecker::CheckFailedRightly(const BatchModel& batch, const ItemModel& it
     for (uint32_t t = 0; t < lanes_.size(); ++t) {
       const bool usable = lanes_[t].in_service && !lanes_[t].choked &&
                           lanes_[t].unusable_order < batch.admitted_order;
-      if (source.tiers.Has(TierId{t}) && usable &&
-          !contents_.at(source.content).failed.Has(TierId{t})) {
+      const ContentModel& content = contents_.at(source.content);
+      const bool tried =
+          content.failed.Has(TierId{t}) || content.failed_order[t] > batch.admitted_order;
+      if (source.tiers.Has(TierId{t}) && usable && !tried) {
         return Fail("an item failed and a healthy replica was not tried");
       }
     }

@@ -145,12 +145,28 @@ void SimWorld::EndRead(Ticket ticket, const SimTier::Fate& fate) {
 }
 
 void SimWorld::Execute(const CopySegment& command) {
-  At(now_ + CopyTime(command.slot.bytes), [this, ticket = command.ticket] { EndCopy(ticket); });
+  // As those of a worker that is slow to scatter.
+  const size_t late = random_.Chance(options_.late_copy_chance)
+                          ? static_cast<size_t>(random_.Between(1, command.items.size()))
+                          : 0;
+  const auto split = command.items.end() - static_cast<ptrdiff_t>(late);
+  const TimeNs took = CopyTime(command.slot.bytes);
+  EndCopyAt(now_ + took, command.ticket, {command.items.begin(), split},
+            {split, command.items.end()});
 }
 
-void SimWorld::EndCopy(Ticket ticket) {
-  const absl::StatusCode code = checker_.CopyEnded(ticket);
-  router_.OnCopy(ticket, code, now_);
+void SimWorld::EndCopyAt(TimeNs at, Ticket ticket, std::vector<ItemRef> items,
+                         std::vector<ItemRef> late) {
+  At(at, [this, ticket, items = std::move(items), late = std::move(late)]() mutable {
+    if (checker_.IsDamaged(ticket)) {  // That fails all of them at once.
+      items.insert(items.end(), late.begin(), late.end());
+      late.clear();
+    }
+    router_.OnCopy(ticket, items, checker_.CopyEnded(ticket, items), now_);
+    if (late.empty()) return;
+    const auto most = static_cast<uint64_t>(kSecond);
+    EndCopyAt(now_ + static_cast<TimeNs>(random_.Below(most)), ticket, std::move(late), {});
+  });
 }
 
 void SimWorld::Execute(const CopyStaged& command) {

@@ -29,6 +29,8 @@ struct SimOptions {
   // Of verifying and copying; each copy takes up to `copy_jitter` more.
   double copy_bytes_per_second = 10e9;
   TimeNs copy_jitter = 0;
+  // Of a copy to some of its items that takes up to a second more.
+  double late_copy_chance = 0;
   double staged_damage_chance = 0;
   // Off: the parts are compared with each other at the end alone, not after every event.
   bool deep_checks = true;
@@ -82,7 +84,7 @@ class SimWorld {
   void Execute(const CopySegment& command);
   void Execute(const CopyStaged& command);
   void EndRead(Ticket ticket, const SimTier::Fate& fate);
-  void EndCopy(Ticket ticket);
+  void EndCopyAt(TimeNs at, Ticket ticket, std::vector<ItemRef> items, std::vector<ItemRef> late);
   void EndStagedCopy(const ItemRef& item);
   TimeNs CopyTime(uint64_t bytes);
 
