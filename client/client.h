@@ -123,7 +123,7 @@ class Client {
   absl::StatusOr<uint64_t> AttachDeviceMemory(int fd, const std::string& gpu_uuid,
                                               uint64_t allocation_bytes);
   // From now on landing events are the handler's. REQUIRES: none was set, and no operation names
-  // a region of WAY_LANDING yet.
+  // a region with has_landing() yet.
   void SetLandingHandler(std::shared_ptr<LandingHandler> handler);
 
   // Fills in the session's number, which a lease needs.

@@ -9,15 +9,13 @@
 namespace kvstream::engine {
 
 void Controls::Begin(SetTierInService event, TimeNs now) {
-  const sched::Router& router = parts_.reads->router();
-  const sched::TierLane& lane = router.lane(event.tier);
-  if (lane.held_out() == event.in_service) {
-    if (!event.in_service && lane.usable()) parts_.stats->tiers[event.tier.value].times_out.Add();
-    parts_.reads->SetTierInService(event.tier, event.in_service, now);
+  const sched::TierLane& lane = parts_.reads->router().lane(event.tier);
+  const bool was_usable = lane.usable();
+  if (parts_.keeper->SetByOperator(event.tier, event.in_service, now)) {
+    if (!event.in_service && was_usable) parts_.stats->tiers[event.tier.value].times_out.Add();
     spdlog::warn("an operator {} a tier: tier={} in_service={}",
                  event.in_service ? "brought back" : "took out",
                  parts_.tiers[event.tier.value]->options().name, lane.usable());
-    if (router.InService().empty()) spdlog::warn("no tier is in service");
   }
   replies_.push_back(
       [reply = std::move(event.reply), usable = lane.usable()]() mutable { reply(usable); });

@@ -12,6 +12,7 @@
 #include "server/engine/api.h"
 #include "server/engine/read_ops.h"
 #include "server/engine/stats.h"
+#include "server/engine/tier_keeper.h"
 #include "server/tier/tier.h"
 
 namespace kvstream::engine {
@@ -24,6 +25,7 @@ class Controls {
   struct Parts {
     std::vector<tier::Tier*> tiers;
     ReadOps* reads = nullptr;
+    TierKeeper* keeper = nullptr;
     EngineStats* stats = nullptr;
   };
   explicit Controls(const Parts& parts) : parts_(parts) {}

@@ -26,7 +26,7 @@ void Engine::Start(const EngineOptions& options, std::vector<tier::Tier*> tiers,
   stats_.pool_bytes.Set(pool_->size());
   stats_.pool_reserved_bytes.Set(state_->slots.reserved_bytes());
   stats_.pool_huge_pages.Set(pool_->huge_pages() ? 1 : 0);
-  PublishStats();
+  PublishStats(Now());
   gpus_->Start([this](std::span<const gpu::CopyDone> copies) { mailbox_.Post(copies); });
   thread_ = std::thread([this] { Run(); });
 }
@@ -107,13 +107,14 @@ TimeNs Engine::NextDeadline() const {
   if (!s.lookups.empty()) return 0;
   return std::min({s.reads.router().NextDeadline(), s.staging.NextDeadline(),
                    s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline(),
-                   s.device.NextDeadline()});
+                   s.device.NextDeadline(), s.keeper.NextDeadline()});
 }
 
 void Engine::Turn(Letters* letters, TimeNs now) {
   State& s = *state_;
   for (Event& event : letters->events) Handle(event, now);
   for (tier::Completion& completion : letters->completions) {
+    s.keeper.Note(completion, now);
     switch (completion.kind) {
       case tier::Completion::Kind::kRead:
         s.reads.OnRead(completion, now);
@@ -169,6 +170,7 @@ void Engine::FinishTurn(TimeNs now) {
   }
   if (draining_) s.staging.OpenGateForGood();
   s.device.Tick(now);
+  s.keeper.Tick(now);
   s.reads.router().Tick(now);
   s.reads.Pump(now);
   DeliverDeviceCopies(now);
@@ -196,7 +198,7 @@ void Engine::FinishTurn(TimeNs now) {
   s.stores.SendResults();
   s.lookups.Pump(now);
   stats_.leases_expired.Add(s.leases.Expire(now));
-  PublishStats();
+  PublishStats(now);
   // Only now: whoever hears of an end finds it in the numbers too.
   s.lookups.SendReplies();
   s.sessions.Flush();
@@ -209,7 +211,7 @@ void Engine::PumpWrites(TierSet demand, TimeNs now) {
   for (const DurableNotice& notice : s.staging.TakeNotices()) s.stores.OnDurable(notice, now);
 }
 
-void Engine::PublishStats() {
+void Engine::PublishStats(TimeNs now) {
   const State& s = *state_;
   stats_.pool_used_bytes.Set(s.slots.used());
   stats_.staged_bytes.Set(s.staging.queue().staged_bytes());
@@ -218,9 +220,9 @@ void Engine::PublishStats() {
   stats_.index_chunks.Set(s.index.chunks());
   stats_.operations_running.Set(s.reads.running() + s.stores.running());
   stats_.draining.Set(draining_ ? 1 : 0);
+  s.keeper.PublishStats(now);
   for (uint32_t t = 0; t < s.tiers.size(); ++t) {
     const TierId id{t};
-    tier.held_out.Set(lane.held_out() ? 1 : 0);
     const sched::TierLane& lane = s.reads.router().lane(id);
     TierEngineStats& tier = stats_.tiers[t];
     tier.out.Set(lane.usable() ? 0 : 1);

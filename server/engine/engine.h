@@ -20,6 +20,7 @@
 #include "server/gpu/gpu.h"
 #include "server/memory/sealed_memory.h"
 #include "server/sched/router.h"
+#include "server/sched/tier_health.h"
 #include "server/sched/write_queue.h"
 #include "server/tier/tier.h"
 
@@ -36,6 +37,7 @@ struct EngineOptions {
   TimeNs drain = 30 * kSecond;
   // Configured tiers that did not open: their numbers, behind those of the others, say so.
   uint32_t missing_tiers = 0;
+  sched::TierHealthOptions tier_health;
   sched::RouterOptions router;
   sched::WriteQueueOptions writes;
 };
@@ -110,7 +112,7 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void DeliverDeviceCopies(TimeNs now);
   void FinishTurn(TimeNs now);
   void PumpWrites(TierSet demand, TimeNs now);
-  void PublishStats();
+  void PublishStats(TimeNs now);
   // Answers drains, and wakes WaitDrained and EndSessions when what they wait for has come.
   void ReportProgress(TimeNs now);
 

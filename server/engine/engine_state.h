@@ -46,7 +46,8 @@ struct Engine::State {
                 &device, &sessions, &engine->stats_}),
         lookups({&index, &leases, &sessions, &engine->stats_, &reads.router(),
                  static_cast<uint32_t>(tiers.size())}),
-        controls({tiers, &reads, &engine->stats_}) {}
+        keeper({tiers, &reads, &staging, &engine->stats_}, engine->options_.tier_health),
+        controls({tiers, &reads, &keeper, &engine->stats_}) {}
 
   std::vector<tier::Tier*> tiers;
   sched::SlotAllocator slots;
@@ -62,6 +63,7 @@ struct Engine::State {
   ReadOps reads;
   StoreOps stores;
   Lookups lookups;
+  TierKeeper keeper;
   Controls controls;
   std::vector<DeviceResult> device_results;  // Of DeliverDeviceCopies.
   uint64_t next_operation = 1;

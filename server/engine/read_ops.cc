@@ -177,7 +177,10 @@ void ReadOps::Execute(const sched::ReadSegment& command) {
 void ReadOps::Execute(const sched::ReplicaFailed& command) {
   const ContentPlan& plan = plans_.at(command.content);
   TierEngineStats& stats = parts_.stats->tiers[command.tier.value];
-  parts_.index->RemoveReplica(plan.key, command.content, command.tier);
+  // What the daemon itself was short of says nothing of the replica.
+  if (command.code != absl::StatusCode::kResourceExhausted) {
+    parts_.index->RemoveReplica(plan.key, command.content, command.tier);
+  }
   if (command.code == absl::StatusCode::kNotFound) {
     stats.missing_files.Add();
   } else if (command.code == absl::StatusCode::kDataLoss) {

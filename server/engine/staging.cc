@@ -51,6 +51,16 @@ void Staging::Unpin(StagedId id) {
   MaybeFree(id);
 }
 
+void Staging::SetTierInService(TierId tier, bool in_service) {
+  in_service ? out_of_service_.Remove(tier) : out_of_service_.Add(tier);
+  queue_.SetTierInService(tier, in_service && !writes_out_.Has(tier));
+}
+
+void Staging::SetWritesOut(TierId tier, bool out) {
+  out ? writes_out_.Add(tier) : writes_out_.Remove(tier);
+  queue_.SetTierInService(tier, !out && !out_of_service_.Has(tier));
+}
+
 void Staging::Pump(TierSet demand, bool stores_wait, TimeNs now) {
   for (const auto& command : queue_.Poll(demand, stores_wait, now)) Handle(command);
 }

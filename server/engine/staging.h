@@ -83,7 +83,9 @@ class Staging {
   void Unpin(StagedId id);
 
   void OnWritten(tier::Completion& completion, TimeNs now);
-  void SetTierInService(TierId tier, bool in_service) { queue_.SetTierInService(tier, in_service); }
+  // Writes go to a tier that is in service and whose writes are not out.
+  void SetTierInService(TierId tier, bool in_service);
+  void SetWritesOut(TierId tier, bool out);
   void OpenGate() { queue_.OpenGate(); }
   void OpenGateForGood() { queue_.OpenGateForGood(); }
 
@@ -120,6 +122,8 @@ class Staging {
   absl::flat_hash_map<StagedId, std::unique_ptr<StagedChunk>> chunks_;
   absl::flat_hash_map<KeyDigest, StagedId> by_key_;
   absl::flat_hash_map<Ticket, Write> writes_;
+  TierSet out_of_service_;
+  TierSet writes_out_;
   std::array<TimeNs, kTiersMax> quiet_until_{};  // No warning about failing writes before then.
   uint64_t next_id_ = 1;
   uint64_t next_ticket_ = 1;

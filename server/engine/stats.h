@@ -9,8 +9,18 @@
 namespace kvstream::engine {
 
 struct TierEngineStats {
-  // The TierState of kvstream.v1 without DEGRADED and PROBING for now: true means out of service.
+  // Out of service, for reads and writes.
   Gauge out;
+  // Its health took it out: its reads fail.
+  Gauge failing;
+  // It takes no writes: they fail, or do not end.
+  Gauge writes_out;
+  Gauge writes_hang;
+  // Some of its reads or writes failed lately, or writes are out.
+  Gauge degraded;
+  // It is being tried again.
+  Gauge probing;
+  Counter probes;
   // An operator took it out.
   Gauge held_out;
   Gauge in_flight_bytes;

@@ -39,7 +39,7 @@ struct DeviceRange {
 class BlockLayout {
  public:
   // INVALID_ARGUMENT when a byte of some block would lie outside the allocation, when blocks of a
-  // run overlap, or when there are none.
+  // run overlap, when runs overlap in the first block, or when there are none.
   static absl::StatusOr<BlockLayout> Make(std::span<const TensorLayout> tensors,
                                           uint32_t block_count, uint64_t allocation_bytes);
 

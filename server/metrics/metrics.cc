@@ -119,9 +119,9 @@ class Numbers final : public prometheus::Collectable {
              &info);
     out->push_back(std::move(info));
 
-    MetricFamily ready = GaugeFamily(
-        "kvstreamd_ready",
-        "1 once every required tier has passed its probe, until a drain or a GPU is lost.");
+    MetricFamily ready = GaugeFamily("kvstreamd_ready",
+                                     "1 once every required tier has passed its probe, until a "
+                                     "drain, or while a GPU does not work.");
     const bool serves =
         source_.daemon->ready.Get() != 0 && source_.engine->draining.Get() == 0 && AllGpusWork();
     AddGauge(serves ? 1 : 0, {}, &ready);

@@ -120,6 +120,15 @@ inline constexpr Series<RpcStats, Counter> kRpcCounters[] = {
 
 inline constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
     {"kvstreamd_tier_out", "1 while the tier is out of service.", &TierEngineStats::out},
+    {"kvstreamd_tier_failing", "1 while the tier is out because its reads fail.",
+     &TierEngineStats::failing},
+    {"kvstreamd_tier_writes_out", "1 while the tier takes no writes: they fail, or do not end.",
+     &TierEngineStats::writes_out},
+    {"kvstreamd_tier_writes_hang", "1 while that is because they do not end.",
+     &TierEngineStats::writes_hang},
+    {"kvstreamd_tier_degraded", "1 while I/O of the tier failed lately, or it takes no writes.",
+     &TierEngineStats::degraded},
+    {"kvstreamd_tier_probing", "1 while the tier is being tried again.", &TierEngineStats::probing},
     {"kvstreamd_tier_held_out", "1 while an operator holds the tier out of service.",
      &TierEngineStats::held_out},
     {"kvstreamd_tier_in_flight_bytes", "Bytes of reads in flight.",
@@ -161,6 +170,8 @@ inline constexpr Series<TierEngineStats, Counter> kTierEngineCounters[] = {
      &TierEngineStats::writes_dropped},
     {"kvstreamd_tier_files_set_aside_total", "Damaged files taken out of their names.",
      &TierEngineStats::files_set_aside},
+    {"kvstreamd_tier_probes_total", "Times that a failing tier was tried again.",
+     &TierEngineStats::probes},
     {"kvstreamd_tier_outages_total", "Times that the tier was taken out of service.",
      &TierEngineStats::times_out},
 };

@@ -14,7 +14,7 @@ namespace kvstream::rpc {
 void FillGpus(const gpu::Gpus* gpus, v1::Status* status);
 void FillRegions(const engine::EngineStats& stats, v1::RegionsStatus* regions);
 
-// A sentence for each GPU that is lost. While there is one the daemon is not ready.
+// A sentence for each GPU that is lost or hangs. While there is one the daemon is not ready.
 std::vector<std::string> GpusOut(const gpu::Gpus* gpus);
 
 }  // namespace kvstream::rpc

@@ -3,7 +3,7 @@
 // its descriptor is closed only when the engine has stopped touching the session's memory.
 //
 // Thread rule: one thread of its own does all socket work and never blocks on a client. Close and
-// the engine's answers to DropBuffer come from the engine loop through an inbox and an eventfd.
+// the engine's answers to DropBuffer come from other threads through an inbox and an eventfd.
 // Ownership: owns sockets, the thread and the token table; not the poster, which outlives it. The
 // engine must have stopped calling Close and replies before this is destroyed.
 // Errors: a request that fails is answered with its code; a packet that is no request, or too long,

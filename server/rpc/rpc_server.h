@@ -1,5 +1,5 @@
 // The gRPC server of the daemon on its unix socket: KvCache, Admin, health, and reflection when
-// asked for. Health is NOT_SERVING until SetReady, and while a GPU is lost.
+// asked for. Health is NOT_SERVING until SetReady, and while a GPU is lost or hangs.
 //
 // Thread rule: Start, SetReady and Shutdown come from one thread at a time; gRPC has its own, and
 // where there is a GPU one looks now and then whether health is still so.

@@ -76,6 +76,17 @@ void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
   }
 }
 
+v1::TierState StateOf(const engine::TierEngineStats& stats) {
+  const bool probing = stats.probing.Get() != 0;
+  if (stats.out.Get() != 0) return probing ? v1::TIER_STATE_PROBING : v1::TIER_STATE_OUT;
+  return probing || stats.degraded.Get() != 0 ? v1::TIER_STATE_DEGRADED : v1::TIER_STATE_OK;
+}
+
+std::string WhyOut(const engine::TierEngineStats& stats) {
+  if (stats.held_out.Get() != 0) return "taken out by an operator";
+  return stats.failing.Get() != 0 ? "its reads fail" : "its quarantine is full";
+}
+
 }  // namespace
 
 void StatusReport::FillTier(uint32_t tier, v1::Status* status) const {
@@ -91,12 +102,13 @@ void StatusReport::FillTier(uint32_t tier, v1::Status* status) const {
                            " did not open and is not used: " + row.missing_cause);
     return;
   }
-  const bool in_service = engine_stats.out.Get() == 0;
-  out->set_state(in_service ? v1::TIER_STATE_OK : v1::TIER_STATE_OUT);
-  if (!in_service) {
-    status->add_conditions(
-        "tier " + row.name + " is out of service: " +
-        (engine_stats.held_out.Get() != 0 ? "taken out by an operator" : "its quarantine is full"));
+  out->set_state(StateOf(engine_stats));
+  if (engine_stats.out.Get() != 0) {
+    status->add_conditions("tier " + row.name + " is out of service: " + WhyOut(engine_stats));
+  }
+  if (engine_stats.writes_out.Get() != 0) {
+    status->add_conditions("tier " + row.name + " takes no writes: they " +
+                           (engine_stats.writes_hang.Get() != 0 ? "do not end" : "fail"));
   }
   const tier::TierFacts& facts = row.tier->facts();
   out->set_io_engine(facts.io_engine);
@@ -124,8 +136,9 @@ void StatusReport::Fill(v1::Status* status) const {
   status->set_draining(stats.draining.Get() != 0);
   for (const std::string& condition : state.conditions) status->add_conditions(condition);
   for (uint32_t tier = 0; tier < source_.tiers.size(); ++tier) FillTier(tier, status);
-  if (std::all_of(status->tiers().begin(), status->tiers().end(),
-                  [](const v1::TierStatus& t) { return t.state() == v1::TIER_STATE_OUT; })) {
+  if (std::all_of(status->tiers().begin(), status->tiers().end(), [](const v1::TierStatus& t) {
+        return t.state() == v1::TIER_STATE_OUT || t.state() == v1::TIER_STATE_PROBING;
+      })) {
     status->add_conditions("no tier is in service: chunks are read from the staging pool alone");
   }
   FillPool(source_, status->mutable_pool());

@@ -85,7 +85,8 @@ struct CopyStaged {
   ItemRef item;
 };
 
-// A tier failed to serve a content: NOT_FOUND, DATA_LOSS or UNAVAILABLE.
+// A tier failed to serve a content: NOT_FOUND, DATA_LOSS, UNAVAILABLE, or RESOURCE_EXHAUSTED when
+// the daemon was short of something.
 struct ReplicaFailed {
   ContentId content;
   TierId tier;

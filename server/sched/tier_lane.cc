@@ -16,6 +16,7 @@ constexpr TimeNs kRateHolds = kSecond;
 
 void TierLane::Began(uint64_t bytes, TimeNs now) {
   if (in_flight_ == 0) {
+    busy_since_ = now;
     sample_begin_ += now - idle_since_;  // Idle time is no measure of the tier.
     resumed_ = resumed_ || now - idle_since_ > kRateHolds;
   }

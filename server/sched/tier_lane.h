@@ -70,6 +70,10 @@ class TierLane {
   // without claims only completions lower that.
   bool UpdateChoked(bool silent);
   bool choked() const { return choked_; }
+  // For how long something has been in flight without an end; 0: nothing is.
+  TimeNs Silence(TimeNs now) const {
+    return in_flight_ == 0 ? 0 : now - std::max(last_end_, busy_since_);
+  }
   // When a read last ended; 0 if none has.
   TimeNs last_end() const { return last_end_; }
 
@@ -110,6 +114,7 @@ class TierLane {
   double rate_ = 0;
   TimeNs sample_begin_ = 0;  // Moved by the time that it was idle.
   TimeNs idle_since_ = 0;
+  TimeNs busy_since_ = 0;
   TimeNs last_end_ = 0;
   uint64_t sample_bytes_ = 0;
   bool resumed_ = false;     // After a second without reads, and no sample since.

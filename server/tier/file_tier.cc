@@ -15,6 +15,7 @@
 #include "server/tier/lane_parts.h"
 #include "server/tier/paths.h"
 #include "server/tier/probe.h"
+#include "server/tier/recheck.h"
 
 namespace kvstream::tier {
 namespace {
@@ -125,6 +126,13 @@ void FileTier::Write(WriteRequest request) { body_->writer->Write(std::move(requ
 
 void FileTier::SetAside(SetAsideRequest request) {
   body_->housekeeping->SetAside(std::move(request));
+}
+
+absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
+  auto root = std::make_shared<UniqueFd>(fcntl(body_->root.get(), F_DUPFD_CLOEXEC, 0));
+  return [root, path = body_->options.root, direct = body_->facts.direct] {
+    return tier::Recheck(*root, path, direct);
+  };
 }
 
 bool FileTier::Stop(TimeNs deadline) {

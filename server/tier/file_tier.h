@@ -34,6 +34,7 @@ class FileTier final : public Tier {
   void Read(std::span<const ReadRequest> requests) override;
   void Write(WriteRequest request) override;
   void SetAside(SetAsideRequest request) override;
+  absl::AnyInvocable<absl::Status()> Recheck() const override;
   [[nodiscard]] bool Stop(TimeNs deadline) override;
 
  private:

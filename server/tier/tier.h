@@ -158,6 +158,11 @@ class Tier {
   virtual void Write(WriteRequest request) = 0;
   virtual void SetAside(SetAsideRequest request) = 0;
 
+  // Work that tries the file system again after failures: a file is written, read back and
+  // unlinked. It may block for ever, on any thread, and touches nothing of the tier's but what it
+  // owns.
+  virtual absl::AnyInvocable<absl::Status()> Recheck() const = 0;
+
   // Refuses nothing (the caller has stopped asking), waits for the completions of all accepted
   // requests and ends the threads. False when some had not come by `deadline`: the memory of those
   // requests must then stay mapped for the life of the process.

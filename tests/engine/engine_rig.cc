@@ -10,6 +10,7 @@
 
 #include "server/base/clock.h"
 #include "server/base/logging.h"
+#include "server/tier/file_tier.h"
 #include "tests/support/fake_gpu.h"
 
 namespace kvstream::engine {
@@ -31,7 +32,27 @@ uint64_t OperationOf(const SessionEvent& event) {
       event);
 }
 
+tier::ResultHook HookOf(std::shared_ptr<FailingIo> failing) {
+  return [failing = std::move(failing)](const tier::Operation& operation, int32_t result) {
+    using Kind = tier::Operation::Kind;
+    const int error = operation.kind == Kind::kRead    ? failing->read.load()
+                      : operation.kind == Kind::kWrite ? failing->write.load()
+                      : operation.kind == Kind::kOpen  ? failing->open.load()
+                                                       : 0;
+    if (error == 0) return result;
+    if (operation.kind == Kind::kOpen && result >= 0) close(result);
+    return -error;
+  };
+}
+
 }  // namespace
+
+absl::AnyInvocable<absl::Status()> GatedTier::Recheck() const {
+  return [failing = failing_, inner = inner_->Recheck()]() mutable {
+    const bool fails = failing->read != 0 || failing->write != 0 || failing->open != 0;
+    return fails ? absl::UnavailableError("it fails, says the test") : inner();
+  };
+}
 
 void GatedTier::Read(std::span<const tier::ReadRequest> requests) {
   MutexLock lock(&mu_);
@@ -142,9 +163,10 @@ EngineRig::EngineRig(const std::function<void(EngineOptions&)>& tweak) {
     const std::filesystem::path root = dir_ / std::to_string(i);
     std::filesystem::create_directory(root);
     tier::TierOptions tier{.id = TierId{i}, .name = std::to_string(i), .root = root};
-    auto opened = tier::OpenFileTier(tier, pool_->bytes(), engine_.get());
+    auto failing = std::make_shared<FailingIo>();
+    auto opened = tier::FileTier::Open(tier, pool_->bytes(), engine_.get(), HookOf(failing));
     EXPECT_TRUE(opened.ok()) << opened.status();
-    tiers_.push_back(std::make_unique<GatedTier>(*std::move(opened)));
+    tiers_.push_back(std::make_unique<GatedTier>(*std::move(opened), failing));
     raw.push_back(tiers_.back().get());
     options.router.lanes.push_back({.window_bytes = 2 * kMiB, .quarantine_bytes = 256 * kKiB});
     options.writes.lanes.push_back({});
@@ -172,7 +194,7 @@ EngineRig::~EngineRig() {
   EXPECT_TRUE(engine_->EndSessions(Now() + kPatience));
   EXPECT_EQ(stats().pool_used_bytes.Get(), 0u);
   EXPECT_EQ(stats().leases.Get(), 0u);
-  engine_->Stop();
+  (void)engine_->Stop(kNever);
   for (auto& tier : tiers_) {
     EXPECT_TRUE(tier->Stop(Now() + kPatience));
   }

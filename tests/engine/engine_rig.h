@@ -3,6 +3,7 @@
 // rpc room.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -21,9 +22,17 @@
 
 namespace kvstream::engine {
 
+// What a kind of I/O of a tier fails with; 0: it does not.
+struct FailingIo {
+  std::atomic<int> read{0};
+  std::atomic<int> write{0};
+  std::atomic<int> open{0};
+};
+
 class GatedTier final : public tier::Tier {
  public:
-  explicit GatedTier(std::unique_ptr<tier::Tier> inner) : inner_(std::move(inner)) {}
+  GatedTier(std::unique_ptr<tier::Tier> inner, std::shared_ptr<FailingIo> failing)
+      : inner_(std::move(inner)), failing_(std::move(failing)) {}
 
   const tier::TierOptions& options() const override { return inner_->options(); }
   const tier::TierFacts& facts() const override { return inner_->facts(); }
@@ -31,15 +40,19 @@ class GatedTier final : public tier::Tier {
   void Read(std::span<const tier::ReadRequest> requests) override;
   void Write(tier::WriteRequest request) override;
   void SetAside(tier::SetAsideRequest request) override { inner_->SetAside(std::move(request)); }
+  // Fails while some I/O does.
+  absl::AnyInvocable<absl::Status()> Recheck() const override;
   bool Stop(TimeNs deadline) override;
 
   // Opening lets through what waited.
   void GateReads(bool closed);
   void GateWrites(bool closed);
   size_t reads_held() const;
+  FailingIo& failing() { return *failing_; }
 
  private:
   const std::unique_ptr<tier::Tier> inner_;
+  const std::shared_ptr<FailingIo> failing_;
   mutable Mutex mu_;
   bool reads_closed_ ABSL_GUARDED_BY(mu_) = false;
   bool writes_closed_ ABSL_GUARDED_BY(mu_) = false;

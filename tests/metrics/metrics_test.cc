@@ -115,6 +115,12 @@ const Expected<RpcStats> kRpc[] = {
 
 const Expected<TierEngineStats> kTierEngine[] = {
     KV_NUMBER(TierEngineStats, "tier_out", out),
+    KV_NUMBER(TierEngineStats, "tier_failing", failing),
+    KV_NUMBER(TierEngineStats, "tier_writes_out", writes_out),
+    KV_NUMBER(TierEngineStats, "tier_writes_hang", writes_hang),
+    KV_NUMBER(TierEngineStats, "tier_degraded", degraded),
+    KV_NUMBER(TierEngineStats, "tier_probing", probing),
+    KV_NUMBER(TierEngineStats, "tier_probes_total", probes),
     KV_NUMBER(TierEngineStats, "tier_held_out", held_out),
     KV_NUMBER(TierEngineStats, "tier_in_flight_bytes", in_flight_bytes),
     KV_NUMBER(TierEngineStats, "tier_window_bytes", window_bytes),

@@ -70,6 +70,9 @@ class FakeTier final : public tier::Tier {
   void Read(std::span<const tier::ReadRequest> requests) override;
   void Write(tier::WriteRequest request) override;
   void SetAside(tier::SetAsideRequest request) override;
+  absl::AnyInvocable<absl::Status()> Recheck() const override {
+    return [] { return absl::OkStatus(); };
+  }
   // Advances to `deadline`, or until nothing is left.
   [[nodiscard]] bool Stop(TimeNs deadline) override;
 

@@ -1,0 +1,69 @@
+#include "server/tier/recheck.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "server/base/errno_status.h"
+#include "server/base/random.h"
+#include "server/base/types.h"
+#include "server/tier/paths.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::tier {
+namespace {
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+// 0 or an errno; what was read back is compared by the caller.
+int WriteAndRead(int fd, std::byte* memory) {
+  const ssize_t written = pwrite(fd, memory, kBlockBytes, 0);
+  if (written != kBlockBytes) return written < 0 ? errno : ENOSPC;
+  const ssize_t read = pread(fd, memory + kBlockBytes, kBlockBytes, 0);
+  if (read != kBlockBytes) return read < 0 ? errno : EIO;
+  return 0;
+}
+
+absl::Status TryFile(int root_fd, const std::string& root, bool direct) {
+  const std::string path = RandomSibling("v1/", ".probe-");
+  const std::string where = root + "/" + path;
+  const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | (direct ? O_DIRECT : 0);
+  const UniqueFd fd(openat(root_fd, path.c_str(), flags, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, "make", where);
+  const std::unique_ptr<std::byte, Free> memory(
+      static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, 2 * kBlockBytes)));
+  std::memset(memory.get(), 0, 2 * kBlockBytes);
+  const auto random = RandomBytes16();
+  std::memcpy(memory.get(), random.data(), random.size());
+  const int error = WriteAndRead(fd.get(), memory.get());
+  const int unlinked = unlinkat(root_fd, path.c_str(), 0) == 0 ? 0 : errno;
+  if (error != 0) return ErrnoStatus(error, "write and read", where);
+  if (unlinked != 0) return ErrnoStatus(unlinked, "unlink", where);
+  if (std::memcmp(memory.get(), memory.get() + kBlockBytes, kBlockBytes) != 0) {
+    return absl::DataLossError("read " + where + ": other bytes than were written");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Recheck(const UniqueFd& root_fd, const std::string& root, bool direct) {
+  const absl::Status status = TryFile(root_fd.get(), root, direct);
+  if (status.ok()) return status;
+  struct stat named {};
+  struct stat opened {};
+  if (stat(root.c_str(), &named) == 0 &&
+      (fstat(root_fd.get(), &opened) != 0 || named.st_dev != opened.st_dev)) {
+    return absl::FailedPreconditionError(std::string(status.message()) +
+                                         "; another file system is mounted there by now: restart");
+  }
+  return status;
+}
+
+}  // namespace kvstream::tier

@@ -1,0 +1,153 @@
+// Tiers whose reads or writes fail or hang, in the whole engine: what they cost, and what is said.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <memory>
+#include <vector>
+
+#include "server/base/clock.h"
+#include "tests/engine/engine_rig.h"
+
+namespace kvstream::engine {
+namespace {
+
+std::vector<uint64_t> Keys(uint64_t first, uint64_t count) {
+  std::vector<uint64_t> keys;
+  for (uint64_t i = 0; i < count; ++i) keys.push_back(first + i);
+  return keys;
+}
+
+class TierKeeperTest : public testing::Test {
+ protected:
+  explicit TierKeeperTest(bool replicate_all = true)
+      : rig_([replicate_all](EngineOptions& options) {
+          options.tier_health.writes_stuck = 100 * kMillisecond;
+          options.tier_health.first_probe = 20 * kMillisecond;
+          options.tier_health.most_between_probes = 40 * kMillisecond;
+          options.writes.replicate_all = replicate_all;
+          options.writes.max_defer = 0;
+          for (auto& lane : options.writes.lanes) lane.window_bytes = 512 * kKiB;
+        }) {}
+
+  // Stores, and waits for the durable outcome.
+  absl::StatusCode Put(const std::vector<uint64_t>& keys) {
+    const uint64_t op = ++last_op_;
+    rig_.Fill(session_, keys);
+    Store store = rig_.StoreOf(op, keys);
+    store.want_durable = true;
+    rig_.Send(session_, *sink_, std::move(store));
+    return sink_->Wait<Quiesced>(op).status.code();
+  }
+  RequestDone Get(const std::vector<uint64_t>& keys) {
+    const uint64_t op = ++last_op_;
+    rig_.Poison(session_);
+    rig_.Send(session_, *sink_, rig_.StepOf(op, keys));
+    const RequestDone done = sink_->Wait<RequestDone>(op);
+    sink_->Wait<Quiesced>(op);
+    return done;
+  }
+  void AwaitWritten() {
+    rig_.WaitUntil([&] { return rig_.stats().staged_bytes.Get() == 0; }, "all is written");
+  }
+  const TierEngineStats& stats(size_t tier) const { return rig_.stats().tiers[tier]; }
+
+  EngineRig rig_;
+  std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
+  const SessionId session_ = rig_.Open(sink_);
+  uint64_t last_op_ = 0;
+};
+
+TEST_F(TierKeeperTest, ReadsThatFailPutATierOutUntilItWorksAgain) {
+  ASSERT_EQ(Put(Keys(1, 32)), absl::StatusCode::kOk);
+  AwaitWritten();
+  rig_.tier(0).failing().read = EIO;
+  while (stats(0).out.Get() == 0) {
+    EXPECT_EQ(Get(Keys(1, 32)).leading_valid, 32u) << "the other one serves";
+    ASSERT_TRUE(rig_.Holds(session_, Keys(1, 32)));
+  }
+  EXPECT_EQ(stats(0).failing.Get(), 1u);
+  EXPECT_EQ(stats(0).held_out.Get(), 0u);
+  EXPECT_EQ(stats(0).times_out.Get(), 1u);
+  rig_.tier(0).failing().read = 0;
+  rig_.WaitUntil([&] { return stats(0).out.Get() == 0; }, "it is back");
+  EXPECT_GT(stats(0).probes.Get(), 0u);
+  EXPECT_EQ(stats(0).degraded.Get(), 1u) << "that is remembered for a while";
+  ASSERT_EQ(Put(Keys(100, 8)), absl::StatusCode::kOk);
+  AwaitWritten();
+  EXPECT_EQ(Get(Keys(100, 8)).leading_valid, 8u);
+}
+
+TEST_F(TierKeeperTest, WritesThatFailLeaveTheReadsAndTheOtherTierAlone) {
+  ASSERT_EQ(Put(Keys(1, 8)), absl::StatusCode::kOk);
+  AwaitWritten();
+  rig_.tier(0).failing().write = ENOSPC;
+  for (uint64_t first = 100; stats(0).writes_out.Get() == 0; first += 4) {
+    EXPECT_EQ(Put(Keys(first, 4)), absl::StatusCode::kOk);
+  }
+  EXPECT_EQ(stats(0).out.Get(), 0u);
+  EXPECT_EQ(stats(0).degraded.Get() + stats(0).probing.Get(), 1u);
+  for (uint64_t first = 1000; first < 1040; first += 4) {
+    EXPECT_EQ(Put(Keys(first, 4)), absl::StatusCode::kOk);
+  }
+  // Those that put it out, and what was in flight then.
+  EXPECT_LE(stats(0).failed_writes.Get(), 16u) << "it is not asked any more";
+  EXPECT_EQ(Get(Keys(1, 8)).leading_valid, 8u);
+  rig_.tier(0).failing().write = 0;
+  rig_.WaitUntil([&] { return stats(0).writes_out.Get() == 0; }, "it takes writes again");
+  AwaitWritten();
+}
+
+TEST_F(TierKeeperTest, AChunkWhoseEveryWriteFailsIsWithdrawnAndTold) {
+  for (size_t tier : {0, 1}) rig_.tier(tier).failing().write = EIO;
+  EXPECT_EQ(Put(Keys(1, 4)), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(
+      sink_->Wait<StoreDurable>(last_op_).results,
+      testing::Each(testing::Field(&StoreDurable::Result::code, absl::StatusCode::kUnavailable)));
+  EXPECT_EQ(rig_.stats().chunks_lost.Get(), 4u);
+  EXPECT_EQ(Get(Keys(1, 4)).code, absl::StatusCode::kNotFound);
+  for (size_t tier : {0, 1}) rig_.tier(tier).failing().write = 0;
+  EXPECT_EQ(Put(Keys(1, 4)), absl::StatusCode::kOk) << "nothing of it is left";
+  EXPECT_EQ(Get(Keys(1, 4)).leading_valid, 4u);
+  EXPECT_TRUE(rig_.Holds(session_, Keys(1, 4)));
+}
+
+TEST_F(TierKeeperTest, OneFailedReadFailsItsChunkAloneAndAShortageForgetsNothing) {
+  ASSERT_EQ(Put(Keys(1, 8)), absl::StatusCode::kOk);
+  AwaitWritten();
+  for (size_t tier : {0, 1}) rig_.tier(tier).failing().open = EMFILE;
+  EXPECT_EQ(Get(Keys(1, 8)).leading_valid, 0u);
+  for (size_t tier : {0, 1}) rig_.tier(tier).failing().open = 0;
+  EXPECT_EQ(Get(Keys(1, 8)).leading_valid, 8u) << "the files are where they were";
+  EXPECT_EQ(stats(0).out.Get() + stats(1).out.Get(), 0u);
+}
+
+class OneCopyTest : public TierKeeperTest {
+ protected:
+  OneCopyTest() : TierKeeperTest(/*replicate_all=*/false) {}
+};
+
+TEST_F(OneCopyTest, ATierWhoseWritesHangHoldsNoStoreUp) {
+  rig_.tier(1).GateWrites(true);
+  // Several times what the pool holds, half of it meant for the tier that hangs.
+  uint64_t stored = 0;
+  for (uint64_t first = 1; first <= 256; first += 16) {
+    const uint64_t op = ++last_op_;
+    rig_.Fill(session_, Keys(first, 16));
+    Store store = rig_.StoreOf(op, Keys(first, 16));
+    store.admission_deadline = Now() + 30 * kSecond;
+    rig_.Send(session_, *sink_, std::move(store));
+    stored += sink_->Wait<Quiesced>(op).status.ok() ? 16 : 0;
+  }
+  EXPECT_EQ(stored, 256u);
+  EXPECT_EQ(stats(1).writes_out.Get(), 1u);
+  EXPECT_EQ(stats(1).writes_hang.Get(), 1u);
+  EXPECT_EQ(stats(1).out.Get(), 0u);
+  rig_.tier(1).GateWrites(false);
+  rig_.WaitUntil([&] { return stats(1).writes_out.Get() == 0; }, "it takes writes again");
+  AwaitWritten();
+  EXPECT_EQ(Get(Keys(1, 16)).leading_valid, 16u);
+}
+
+}  // namespace
+}  // namespace kvstream::engine
