@@ -85,15 +85,15 @@ struct CopyStaged {
   ItemRef item;
 };
 
-// A tier failed to serve a content: NOT_FOUND, DATA_LOSS, UNAVAILABLE, or RESOURCE_EXHAUSTED when
-// the daemon was short of something.
+// A tier failed to serve a content: NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED when the daemon was
+// short of something, or what else its read ended with.
 struct ReplicaFailed {
   ContentId content;
   TierId tier;
   absl::StatusCode code = absl::StatusCode::kUnavailable;
 };
 
-// An item's outcome is final.
+// An item's outcome is final: OK, NOT_FOUND, DATA_LOSS, UNAVAILABLE, or why its batch ended early.
 struct ItemDone {
   ItemRef item;
   absl::StatusCode code = absl::StatusCode::kOk;

@@ -25,6 +25,14 @@ absl::StatusCode Worse(absl::StatusCode a, absl::StatusCode b) {
   return rank(a) >= rank(b) ? a : b;
 }
 
+// What a client hears of a replica that failed. Why its tier could not read it (no permission, no
+// descriptor) is between the tier and the daemon: the same codes tell a client other things.
+absl::StatusCode OutcomeOf(absl::StatusCode failure) {
+  const bool told =
+      failure == absl::StatusCode::kNotFound || failure == absl::StatusCode::kDataLoss;
+  return told ? failure : absl::StatusCode::kUnavailable;
+}
+
 }  // namespace
 
 Router::Router(const RouterOptions& options, SlotAllocator* slots)
@@ -131,7 +139,7 @@ void Router::StartItem(Batch* batch, const ItemRef& ref) {
 
 void Router::AdvanceItem(Batch* batch, const ItemRef& ref, absl::StatusCode failure) {
   ItemState& item = batch->requests[ref.request].items[ref.item];
-  item.code = Worse(item.code, failure);
+  item.code = Worse(item.code, OutcomeOf(failure));
   const Source& source = item.spec.sources[item.source];
   if (source.staged && !item.tried_staged && !source.tiers.empty()) {
     item.tried_staged = true;

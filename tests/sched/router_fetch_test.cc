@@ -78,6 +78,19 @@ TEST_F(RouterTest, DamagedSegmentIsReadFromTheOtherTier) {
   EXPECT_THAT(Outcome(1), ElementsAre(kOk));
 }
 
+TEST_F(RouterTest, WhyATierCouldNotReadIsNotAnOutcome) {
+  uint64_t batch = 0;
+  for (const absl::StatusCode why :
+       {absl::StatusCode::kPermissionDenied, absl::StatusCode::kResourceExhausted,
+        absl::StatusCode::kInvalidArgument, absl::StatusCode::kUnavailable}) {
+    ++batch;
+    Admit(BatchOf(batch, {ItemOn(batch, Tiers({0}), Shape(1))}));
+    EndRead(ReadsOf(kFast).back(), why);
+    EXPECT_EQ(All<ReplicaFailed>().back().code, why);
+    EXPECT_THAT(Outcome(batch), ElementsAre(absl::StatusCode::kUnavailable));
+  }
+}
+
 TEST_F(RouterTest, FailedReplicaIsNotReadAgainForWhoWasAdmittedBefore) {
   Admit(BatchOf(1, {ItemOn(1, Tiers({0, 1}), Shape(1))}));
   Admit(BatchOf(2, {ItemOn(1, Tiers({0, 1}), Shape(1))}));
