@@ -144,6 +144,8 @@ bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& 
   if (write.retried || header.status().code() == absl::StatusCode::kUnimplemented) return true;
   write.retried = true;
   parts_.stats->tiers[write.tier.value].corrupt_reads.Add();
+  // It may be one that we took for whole, and know by this name.
+  parts_.index->RemoveReplicas(chunk.key, write.tier);
   parts_.asides->Begin(write.tier, chunk.path, chunk.key, [this, ticket] { Submit(ticket); });
   return false;
 }

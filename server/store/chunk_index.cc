@@ -41,6 +41,8 @@ void ChunkIndex::AddReplica(const KeyDigest& key, const NamespaceId& name_space,
                             std::span<const uint64_t> checksums, TierId tier) {
   KV_CHECK(tier.value < kTiersMax);
   Add(key, name_space, shape, content, checksums, TierSet::Of(tier), false);
+  RemoveWhere(key, TierSet::Of(tier), false,
+              [&content](const ContentCopy& copy) { return copy.content != content; });
 }
 
 void ChunkIndex::AddStaged(const KeyDigest& key, const NamespaceId& name_space,
@@ -75,23 +77,34 @@ void ChunkIndex::Add(const KeyDigest& key, const NamespaceId& name_space, const 
 
 bool ChunkIndex::RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier) {
   KV_CHECK(tier.value < kTiersMax);
-  return Remove(key, content, TierSet::Of(tier), false);
+  return RemoveWhere(key, TierSet::Of(tier), false,
+                     [&content](const ContentCopy& copy) { return copy.content == content; });
+}
+
+bool ChunkIndex::RemoveReplicas(const KeyDigest& key, TierId tier) {
+  KV_CHECK(tier.value < kTiersMax);
+  return RemoveWhere(key, TierSet::Of(tier), false, [](const ContentCopy&) { return true; });
 }
 
 bool ChunkIndex::RemoveStaged(const KeyDigest& key, const ContentId& content) {
-  return Remove(key, content, TierSet(), true);
+  return RemoveWhere(key, TierSet(), true,
+                     [&content](const ContentCopy& copy) { return copy.content == content; });
 }
 
-bool ChunkIndex::Remove(const KeyDigest& key, const ContentId& content, TierSet tiers,
-                        bool staged) {
+bool ChunkIndex::RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
+                             absl::FunctionRef<bool(const ContentCopy&)> matches) {
   const auto found = entries_.find(key);
   if (found == entries_.end()) return false;
   Copies& copies = found->second.copies;
-  const auto copy = FindCopy(copies, content);
-  if (copy == copies.end()) return false;
-  copy->tiers = copy->tiers & TierSet::FromBits(~tiers.bits());
-  copy->staged &= !staged;
-  if (!copy->staged && copy->tiers.empty()) copies.erase(copy);
+  for (ContentCopy& copy : copies) {
+    if (!matches(copy)) continue;
+    copy.tiers = copy.tiers.Without(tiers);
+    copy.staged &= !staged;
+  }
+  const auto gone = std::remove_if(copies.begin(), copies.end(), [](const ContentCopy& copy) {
+    return !copy.staged && copy.tiers.empty();
+  });
+  copies.erase(gone, copies.end());
   if (copies.empty()) {
     entries_.erase(found);
     return true;

@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "server/base/chunk_shape.h"
 #include "server/base/types.h"
 
@@ -43,8 +44,9 @@ class ChunkIndex {
   // Null when unknown. The pointer is valid until the next call that changes the index.
   const IndexEntry* Find(const KeyDigest& key) const;
 
-  // Adds a published replica, or the staged copy. REQUIRES: namespace and shape are those of the
-  // key's other copies, and one checksum for each segment: what a disk says is checked before.
+  // Adds a published replica, or the staged copy. A tier has one file of a key, so a replica takes
+  // the place of what the tier had of another content. REQUIRES: namespace and shape are those of
+  // the key's other copies, and one checksum for each segment: what a disk says is checked before.
   void AddReplica(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
                   const ContentId& content, std::span<const uint64_t> checksums, TierId tier);
   void AddStaged(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
@@ -53,6 +55,8 @@ class ChunkIndex {
   // Withdraws; a copy that is not there is ignored, so that an old failure cannot undo a newer
   // success. True when that removed the last copy of the key.
   bool RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier);
+  // Withdraws what the tier holds, whatever its content.
+  bool RemoveReplicas(const KeyDigest& key, TierId tier);
   bool RemoveStaged(const KeyDigest& key, const ContentId& content);
 
   // Counts leases on a chunk; AddLease is false for an unknown key. DropLease of a chunk that is
@@ -74,7 +78,9 @@ class ChunkIndex {
   void Add(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
            const ContentId& content, std::span<const uint64_t> checksums, TierSet tiers,
            bool staged);
-  bool Remove(const KeyDigest& key, const ContentId& content, TierSet tiers, bool staged);
+  // From the copies that match.
+  bool RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
+                   absl::FunctionRef<bool(const ContentCopy&)> matches);
 
   absl::flat_hash_map<KeyDigest, IndexEntry> entries_;
 };

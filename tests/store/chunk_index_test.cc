@@ -9,6 +9,7 @@ namespace {
 
 constexpr TierId kNvme{0};
 constexpr TierId kPfs{1};
+constexpr TierId kArchive{2};
 constexpr ChunkShape kShape{.payload_bytes = 6000, .segment_bytes = 4096};
 
 class ChunkIndexTest : public ::testing::Test {
@@ -112,17 +113,44 @@ TEST_F(ChunkIndexTest, WithdrawingFromAnUnknownKeyIsIgnored) {
 
 TEST_F(ChunkIndexTest, StagedCopyComesFirstThenTheOneOnMoreTiers) {
   Add(one_, kNvme);
-  Add(two_, kNvme);
-  EXPECT_EQ(index_.Find(key_)->copies[0].content, one_);
   Add(two_, kPfs);
+  EXPECT_EQ(index_.Find(key_)->copies[0].content, one_);
+  Add(two_, kArchive);
   EXPECT_EQ(index_.Find(key_)->copies[0].content, two_);
   Stage(one_);
   EXPECT_EQ(index_.Find(key_)->copies[0].content, one_);
   index_.RemoveStaged(key_, one_);
   EXPECT_EQ(index_.Find(key_)->copies[0].content, two_);
   index_.RemoveReplica(key_, two_, kPfs);
-  index_.RemoveReplica(key_, two_, kNvme);
+  index_.RemoveReplica(key_, two_, kArchive);
   EXPECT_EQ(index_.Find(key_)->copies[0].content, one_);
+}
+
+TEST_F(ChunkIndexTest, TierHasOneFileOfAKey) {
+  Add(one_, kNvme);
+  Add(one_, kPfs);
+  Add(two_, kNvme);  // Another node has replaced it.
+  const IndexEntry* entry = index_.Find(key_);
+  ASSERT_EQ(entry->copies.size(), 2u);
+  EXPECT_EQ(entry->copies[0].tiers, TierSet::Of(kPfs));
+  EXPECT_EQ(entry->copies[1].tiers, TierSet::Of(kNvme));
+  Add(two_, kPfs);
+  entry = index_.Find(key_);
+  ASSERT_EQ(entry->copies.size(), 1u);
+  EXPECT_EQ(entry->copies[0].content, two_);
+}
+
+TEST_F(ChunkIndexTest, FileThatGoesIsWithdrawnWhateverItsContent) {
+  Stage(one_);
+  Add(two_, kNvme);
+  EXPECT_FALSE(index_.RemoveReplicas(key_, kPfs));
+  EXPECT_FALSE(index_.RemoveReplicas(key_, kNvme));
+  ASSERT_EQ(index_.Find(key_)->copies.size(), 1u);
+  EXPECT_EQ(index_.Find(key_)->copies[0].content, one_);
+  index_.RemoveStaged(key_, one_);
+  EXPECT_FALSE(index_.RemoveReplicas(key_, kNvme));
+  Add(one_, kNvme);
+  EXPECT_TRUE(index_.RemoveReplicas(key_, kNvme));
 }
 
 TEST_F(ChunkIndexTest, LeasesSurviveChangesOfTheCopies) {
