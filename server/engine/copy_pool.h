@@ -1,13 +1,15 @@
 // The threads that touch payload: they copy between staging slots and host buffers and compute the
 // checksum of what they copied in the same pass. The loop never does.
 //
-// Thread rule: Submit from the loop; results come to the sink on a pool thread. Memory of a job is
-// the caller's and must stay until its result has come. Every job gets exactly one result.
+// Thread rule: Submit from the loop; results come to the sink on the thread that does the job.
+// Memory of a job is the caller's and must stay until its result has come. Every job gets exactly
+// one result.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -52,18 +54,24 @@ struct CopyResult {
 
 class CopyPool {
  public:
+  // Without threads, jobs wait until somebody takes them, as a simulation's scheduler does.
   CopyPool(uint32_t threads, absl::AnyInvocable<void(const CopyResult&)> sink);
   ~CopyPool() { Stop(); }
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
 
   void Submit(CopyJob job);
+  // Takes the job whose turn it is, if there is one.
+  std::optional<CopyJob> Take();
+  // Does a job that was taken; its result comes before this returns.
+  void Do(const CopyJob& job);
   // Finishes what was submitted and ends the threads: no destination is touched afterwards. Nothing
   // may be submitted then. Idempotent.
   void Stop();
 
  private:
   void Run();
+  std::optional<CopyJob> TakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   absl::AnyInvocable<void(const CopyResult&)> sink_;
   Mutex mu_;

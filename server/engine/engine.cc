@@ -18,6 +18,13 @@ Engine::~Engine() { (void)Stop(kNever); }
 
 void Engine::Start(const EngineOptions& options, std::vector<tier::Tier*> tiers,
                    HandoffPeer* handoff) {
+  SetUp(options, std::move(tiers), handoff);
+  gpus_->Start([this](std::span<const gpu::CopyDone> copies) { mailbox_.Post(copies); });
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Engine::SetUp(const EngineOptions& options, std::vector<tier::Tier*> tiers,
+                   HandoffPeer* handoff) {
   KV_CHECK(options.router.lanes.size() == tiers.size() &&
            options.writes.lanes.size() == tiers.size());
   options_ = options;
@@ -26,9 +33,7 @@ void Engine::Start(const EngineOptions& options, std::vector<tier::Tier*> tiers,
   stats_.pool_bytes.Set(pool_->size());
   stats_.pool_reserved_bytes.Set(state_->slots.reserved_bytes());
   stats_.pool_huge_pages.Set(pool_->huge_pages() ? 1 : 0);
-  PublishStats(Now());
-  gpus_->Start([this](std::span<const gpu::CopyDone> copies) { mailbox_.Post(copies); });
-  thread_ = std::thread([this] { Run(); });
+  PublishStats(0);  // Nothing has happened yet.
 }
 
 void Engine::Post(Event event) {
@@ -94,11 +99,6 @@ void Engine::Run() {
   while (!stopping_) {
     mailbox_.Take(NextDeadline(), &letters);
     Turn(&letters, Now());
-    stats_.unhandled_events.Sub(letters.events.size());
-    letters.events.clear();
-    letters.completions.clear();
-    letters.copies.clear();
-    letters.device_copies.clear();
   }
 }
 
@@ -142,6 +142,11 @@ void Engine::Turn(Letters* letters, TimeNs now) {
   }
   for (const gpu::CopyDone& done : letters->device_copies) s.device.OnCopied(done, now);
   FinishTurn(now);
+  stats_.unhandled_events.Sub(letters->events.size());
+  letters->events.clear();
+  letters->completions.clear();
+  letters->copies.clear();
+  letters->device_copies.clear();
 }
 
 void Engine::DeliverDeviceCopies(TimeNs now) {
@@ -163,7 +168,9 @@ void Engine::FinishTurn(TimeNs now) {
   State& s = *state_;
   if (ending_ && !s.sessions_ended) {
     s.sessions_ended = true;
-    for (const SessionId id : s.sessions.Ids()) {
+    std::vector<SessionId> ids = s.sessions.Ids();
+    std::sort(ids.begin(), ids.end());
+    for (const SessionId id : ids) {
       Session* session = s.sessions.Find(id);
       if (session != nullptr) EndSession(*session, absl::UnavailableError("the daemon stops"), now);
     }

@@ -70,9 +70,13 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   const EngineStats& stats() const { return stats_; }
 
  private:
+  friend class EngineDriver;  // In tests it is the loop, in virtual time and without threads.
   struct State;
 
+  // What Start does but for the threads.
+  void SetUp(const EngineOptions& options, std::vector<tier::Tier*> tiers, HandoffPeer* handoff);
   void Run();
+  // Handles what came, and empties `letters`.
   void Turn(Letters* letters, TimeNs now);
   TimeNs NextDeadline() const;
   void Handle(Event& event, TimeNs now);

@@ -1,4 +1,5 @@
 // What the engine does with each event of the rpc room.
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -168,6 +169,7 @@ void Engine::EndSession(Session& session, const absl::Status& why, TimeNs now) {
   state_->regions.EndSession(id);
   std::vector<OperationId> running;
   for (const auto& [client_op, operation] : session.operations) running.push_back(operation);
+  std::sort(running.begin(), running.end());  // Not in the order of a table, which varies by run.
   for (const OperationId operation : running) CancelOperation(operation, now);
   state_->sessions.MaybeForget(id);
 }
