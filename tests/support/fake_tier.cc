@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "server/base/check.h"
+#include "server/base/errno_status.h"
 #include "server/base/unique_fd.h"
 
 namespace kvstream::test {
@@ -62,33 +63,49 @@ FakeTier::FakeTier(Options options, tier::CompletionSink* sink)
       reads_(options_.read_rate),
       writes_(options_.write_rate) {}
 
+Fault FakeTier::NextFault(FaultPoint point, const std::string& path, uint64_t bytes) {
+  if (options_.faults == nullptr) return {};
+  const Fault fault = options_.faults->Next(point, bytes);
+  const bool spared = fault.harms() && options_.may_harm && !options_.may_harm(point, fault, path);
+  return spared ? Fault{} : fault;
+}
+
 void FakeTier::Read(std::span<const tier::ReadRequest> requests) {
   for (const tier::ReadRequest& request : requests) {
-    const Fault fault = options_.read_fault ? options_.read_fault(request) : Fault{};
-    Accept(&reads_, request.length, fault.kind,
-           [this, request, fault] { return FinishRead(request, fault); });
+    Job job;
+    job.fault = NextFault(FaultPoint::kRead, *request.path, request.length);
+    job.finish = [this, request](const Fault& fault) { return FinishRead(request, fault); };
+    Accept(&reads_, request.length, std::move(job));
   }
 }
 
 void FakeTier::Write(tier::WriteRequest request) {
-  const Fault fault = options_.write_fault ? options_.write_fault(request) : Fault{};
   uint64_t bytes = request.header.size();
   for (const auto& piece : request.pieces) bytes += piece.size();
-  Accept(&writes_, bytes, fault.kind,
-         [this, request = std::move(request), fault] { return FinishWrite(request, fault); });
+  Job job;
+  job.fault = NextFault(FaultPoint::kWrite, *request.path, bytes);
+  job.kind = tier::Completion::Kind::kWrite;
+  job.finish = [this, request = std::move(request)](const Fault& fault) {
+    return FinishWrite(request, fault);
+  };
+  Accept(&writes_, bytes, std::move(job));
 }
 
 void FakeTier::SetAside(tier::SetAsideRequest request) {
   // Shared, because a std::function must be copyable.
   auto shared = std::make_shared<tier::SetAsideRequest>(std::move(request));
-  running_.emplace(++jobs_, [this, shared] { return FinishSetAside(*shared); });
+  Job job;
+  job.kind = tier::Completion::Kind::kSetAside;
+  job.finish = [this, shared](const Fault&) { return FinishSetAside(*shared); };
+  running_.emplace(++jobs_, std::move(job));
   due_.emplace(std::pair(now_ + Latency(), jobs_), jobs_);
 }
 
-void FakeTier::Accept(Pipe* pipe, uint64_t bytes, Fault::Kind fault, Job job) {
+void FakeTier::Accept(Pipe* pipe, uint64_t bytes, Job job) {
+  const bool never = job.fault.kind == Fault::Kind::kNever;
   running_.emplace(++jobs_, std::move(job));
   // One that never completes takes no turn, or nothing behind it would complete either.
-  if (fault != Fault::Kind::kNever) pipe->Push(bytes, jobs_, now_);
+  if (!never) pipe->Push(bytes, jobs_, now_);
 }
 
 TimeNs FakeTier::Latency() {
@@ -110,16 +127,40 @@ void FakeTier::AdvanceTo(TimeNs now) {
     for (Pipe* pipe : {&reads_, &writes_}) {
       if (pipe->FrontDoneAt() > now_) continue;
       const uint64_t job = pipe->Pop(now_);
-      due_.emplace(std::pair(now_ + Latency(), job), job);
+      due_.emplace(std::pair(now_ + Latency() + running_.at(job).fault.delay, job), job);
     }
     if (due_.empty() || due_.begin()->first.first > now_) continue;
     const uint64_t id = due_.begin()->second;
     due_.erase(due_.begin());
-    const auto job = running_.extract(id);
-    tier::Completion completion = job.mapped()();
-    sink_.OnCompletions({&completion, 1});
+    Complete(id, nullptr);
   }
   now_ = now;
+}
+
+void FakeTier::Complete(uint64_t id, const Fault* instead) {
+  const auto job = running_.extract(id);
+  tier::Completion completion =
+      job.mapped().finish(instead != nullptr ? *instead : job.mapped().fault);
+  sink_.OnCompletions({&completion, 1});
+}
+
+void FakeTier::EndHung() {
+  std::vector<uint64_t> hung;
+  for (const auto& [id, job] : running_) {
+    if (job.fault.kind == Fault::Kind::kNever) hung.push_back(id);
+  }
+  const Fault failed{.kind = Fault::Kind::kErrno, .error = EIO};
+  for (const uint64_t id : hung) Complete(id, &failed);
+}
+
+void FakeTier::Crash() {
+  for (auto& [id, job] : running_) {
+    if (job.kind == tier::Completion::Kind::kWrite && random_() % 2 == 0) (void)job.finish({});
+  }
+  running_.clear();
+  due_.clear();
+  reads_.Clear();
+  writes_.Clear();
 }
 
 bool FakeTier::Stop(TimeNs deadline) {
@@ -129,8 +170,8 @@ bool FakeTier::Stop(TimeNs deadline) {
   const bool all = running_.empty();
   running_.clear();
   due_.clear();
-  reads_ = Pipe(0);
-  writes_ = Pipe(0);
+  reads_.Clear();
+  writes_.Clear();
   return all;
 }
 
@@ -145,8 +186,8 @@ tier::Completion FakeTier::Begin(tier::Completion::Kind kind, Ticket ticket) con
 tier::Completion FakeTier::FinishRead(const tier::ReadRequest& request, const Fault& fault) {
   tier::Completion completion = Begin(tier::Completion::Kind::kRead, request.ticket);
   const auto file = files_.find(*request.path);
-  if (fault.kind == Fault::Kind::kError) {
-    completion.code = fault.code;
+  if (fault.kind == Fault::Kind::kErrno) {
+    completion.code = ErrnoStatus(fault.error, "read", *request.path).code();
     completion.error = fault.error;
   } else if (file == files_.end()) {
     completion.code = absl::StatusCode::kNotFound;
@@ -169,8 +210,8 @@ tier::Completion FakeTier::FinishRead(const tier::ReadRequest& request, const Fa
 
 tier::Completion FakeTier::FinishWrite(const tier::WriteRequest& request, const Fault& fault) {
   tier::Completion completion = Begin(tier::Completion::Kind::kWrite, request.ticket);
-  if (fault.kind == Fault::Kind::kError) {
-    completion.code = fault.code;
+  if (fault.kind == Fault::Kind::kErrno) {
+    completion.code = ErrnoStatus(fault.error, "write", *request.path).code();
     completion.error = fault.error;
     stats_.write_errors.Add();
     return completion;
@@ -178,6 +219,7 @@ tier::Completion FakeTier::FinishWrite(const tier::WriteRequest& request, const 
   std::vector<std::byte> bytes(request.header.begin(), request.header.end());
   for (const auto& piece : request.pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
   if (fault.kind == Fault::Kind::kCorrupt) bytes[fault.at % bytes.size()] ^= std::byte{0xff};
+  if (fault.kind == Fault::Kind::kShort) bytes.resize(std::min<uint64_t>(fault.at, bytes.size()));
   stats_.bytes_written.Add(bytes.size());
   const auto [file, published] = files_.emplace(*request.path, std::move(bytes));
   if (!published) {

@@ -8,7 +8,8 @@
 //
 // Thread rule: one thread. Nothing completes inside a call; completions come out of AdvanceTo and
 // Stop. The sink may call back.
-// Ownership: borrows the sink. A read that never completes never touches its buffer.
+// Ownership: borrows the sink and the fault plan. A read that never completes never touches its
+// buffer.
 #pragma once
 
 #include <cstddef>
@@ -23,29 +24,12 @@
 #include <vector>
 
 #include "server/tier/tier.h"
+#include "tests/support/fault_plan.h"
 
 namespace kvstream::test {
 
 class FakeTier final : public tier::Tier {
  public:
-  struct Fault {
-    enum class Kind : uint8_t {
-      kNone,
-      // Completes with `code`.
-      kError,
-      // Never completes.
-      kNever,
-      // A read gives other bytes in the byte at `at`; a write publishes them.
-      kCorrupt,
-      // The file ends early: kDataLoss. Reads only.
-      kShort,
-    };
-    Kind kind = Kind::kNone;
-    absl::StatusCode code = absl::StatusCode::kUnavailable;
-    int error = 0;
-    uint64_t at = 0;
-  };
-
   struct Options {
     // Only id and name matter.
     tier::TierOptions tier;
@@ -56,9 +40,10 @@ class FakeTier final : public tier::Tier {
     TimeNs latency = 100 * kMicrosecond;
     TimeNs jitter = 0;
     uint64_t seed = 1;
-    // Asked once for each request, as it is accepted.
-    std::function<Fault(const tier::ReadRequest&)> read_fault = nullptr;
-    std::function<Fault(const tier::WriteRequest&)> write_fault = nullptr;
+    // Not owned; null: nothing goes wrong. A short write is a torn one: it says that it is whole.
+    FaultPlan* faults = nullptr;
+    // Where set, a fault that harms this file comes only if this agrees. Asked as it is accepted.
+    std::function<bool(FaultPoint, const Fault&, const std::string& path)> may_harm = nullptr;
   };
 
   FakeTier(Options options, tier::CompletionSink* sink);
@@ -82,6 +67,14 @@ class FakeTier final : public tier::Tier {
   void AdvanceTo(TimeNs now);
   TimeNs now() const { return now_; }
 
+  // Requests that would never end fail with EIO.
+  void EndHung();
+  // The machine dies: no request gets a completion any more, and of the writes that were under way
+  // some are published. What is published stays.
+  void Crash();
+  // Requests that have no completion yet.
+  size_t running() const { return running_.size(); }
+
   // From now on; also for requests that are under way.
   void SetReadRate(uint64_t bytes_per_second) { reads_.SetRate(bytes_per_second, now_); }
   void SetWriteRate(uint64_t bytes_per_second) { writes_.SetRate(bytes_per_second, now_); }
@@ -90,7 +83,11 @@ class FakeTier final : public tier::Tier {
   std::map<std::string, std::vector<std::byte>>& files() { return files_; }
 
  private:
-  using Job = std::function<tier::Completion()>;
+  struct Job {
+    std::function<tier::Completion(const Fault&)> finish;
+    Fault fault;
+    tier::Completion::Kind kind = tier::Completion::Kind::kRead;
+  };
 
   // Moves the bytes of one request after the other.
   class Pipe {
@@ -103,6 +100,7 @@ class FakeTier final : public tier::Tier {
     TimeNs FrontDoneAt() const;
     // Takes the first request off. REQUIRES: `now` is FrontDoneAt().
     uint64_t Pop(TimeNs now);
+    void Clear() { items_.clear(); }
 
    private:
     struct Item {
@@ -117,8 +115,10 @@ class FakeTier final : public tier::Tier {
     std::deque<Item> items_;
   };
 
-  void Accept(Pipe* pipe, uint64_t bytes, Fault::Kind fault, Job job);
+  Fault NextFault(FaultPoint point, const std::string& path, uint64_t bytes);
+  void Accept(Pipe* pipe, uint64_t bytes, Job job);
   TimeNs Latency();
+  void Complete(uint64_t job, const Fault* instead);
   tier::Completion FinishRead(const tier::ReadRequest& request, const Fault& fault);
   tier::Completion FinishWrite(const tier::WriteRequest& request, const Fault& fault);
   tier::Completion FinishSetAside(tier::SetAsideRequest& request);
