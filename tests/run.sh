@@ -3,11 +3,15 @@
 # runs as root.
 #
 #   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu]
+#   tests/run.sh [--preset NAME] (--seeds N [--first-seed F] | --seed S)
 #
 #   --preset NAME    preset of CMakePresets.json: release (default), debug, asan-ubsan, tsan
 #   --filter REGEX   only the tests whose name matches
 #   --gpu            only what runs on a GPU: it needs one, the CUDA toolkit and nvcc, and says
 #                    which of them is missing
+#   --seeds N        only the simulation of the whole engine, in N worlds, on all cores
+#   --first-seed F   from this seed on (default 1), so that machines can share the work
+#   --seed S         only that world, with a trace of all that happens in it
 #   --help           this text
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -23,6 +27,9 @@ die() {
 preset=release
 filter=
 gpu=
+seeds=
+first_seed=1
+seed=
 while (($# > 0)); do
   case "$1" in
     --preset)
@@ -33,6 +40,12 @@ while (($# > 0)); do
     --filter)
       filter=${2:-}
       [[ -n $filter ]] || die "--filter needs a regular expression"
+      shift 2
+      ;;
+    --seeds | --first-seed | --seed)
+      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || die "$1 needs a number from 1 on"
+      name=${1#--}
+      printf -v "${name//-/_}" %s "$2"
       shift 2
       ;;
     --gpu)
@@ -47,11 +60,43 @@ while (($# > 0)); do
   esac
 done
 
+# Simulates the whole engine: one world, or many with a process for each core.
+simulate() {
+  local sim=build/$preset/tests/sim/engine_sim_test logs pids=() shards i status=0
+  sim+=" --gtest_filter=EngineSimTest.EveryPromiseHoldsInEveryWorld"
+  if [[ -n $seed ]]; then
+    KVSTREAM_SEED=$seed $sim
+    return
+  fi
+  logs=$(mktemp -d)
+  shards=$(nproc)
+  ((shards <= seeds)) || shards=$seeds
+  for ((i = 0; i < shards; ++i)); do
+    KVSTREAM_FIRST_SEED=$((first_seed + seeds * i / shards)) \
+      KVSTREAM_SEEDS=$((seeds * (i + 1) / shards - seeds * i / shards)) $sim >"$logs/$i" 2>&1 &
+    pids+=($!)
+  done
+  for ((i = 0; i < shards; ++i)); do
+    wait "${pids[i]}" || {
+      status=1
+      cat "$logs/$i"
+    }
+  done
+  rm -r "$logs"
+  ((status != 0)) || echo "seeds $first_seed .. $((first_seed + seeds - 1)): every promise holds"
+  return "$status"
+}
+
 # Lets ccache, where there is one, serve another checkout from what this one compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 
 deploy/install-deps.sh
 cmake --preset "$preset"
+if [[ -n $seeds$seed ]]; then
+  cmake --build --preset "$preset" -j "$(nproc)" --target engine_sim_test
+  simulate
+  exit
+fi
 cmake --build --preset "$preset" -j "$(nproc)"
 
 # A sanitizer's finding must fail its test: UBSan goes on by default.
