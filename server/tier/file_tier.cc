@@ -53,7 +53,7 @@ absl::StatusOr<UniqueFd> OpenRoot(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Tier>> FileTier::Open(const TierOptions& options,
                                                      std::span<std::byte> memory,
-                                                     CompletionSink* sink, ResultHook hook) {
+                                                     CompletionSink* sink, QueueWrapper wrap) {
   const absl::Status valid = CheckOptions(options);
   if (!valid.ok()) return valid;
   auto root = RunWithin(kFirstTouchPatience, [path = options.root] { return OpenRoot(path); });
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Tier>> FileTier::Open(const TierOptions& options,
                         .stats = &body->stats,
                         .sink = sink,
                         .memory = options.register_memory ? memory : std::span<std::byte>(),
-                        .hook = std::move(hook)};
+                        .wrap = std::move(wrap)};
   const bool threads = options.io_engine == IoEngine::kThreads;
   absl::Status refused;
   absl::Status started =

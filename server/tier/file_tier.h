@@ -21,10 +21,10 @@ namespace kvstream::tier {
 
 class FileTier final : public Tier {
  public:
-  // OpenFileTier; `hook`, if any, sees the results of operations once the probe is over.
+  // OpenFileTier; `wrap`, if any, wraps the queue of each lane, once the probe is over.
   static absl::StatusOr<std::unique_ptr<Tier>> Open(const TierOptions& options,
                                                     std::span<std::byte> memory,
-                                                    CompletionSink* sink, ResultHook hook);
+                                                    CompletionSink* sink, QueueWrapper wrap);
   ~FileTier() override;
 
   const TierOptions& options() const override { return body_->options; }

@@ -32,7 +32,6 @@ IoLoop::~IoLoop() { KV_CHECK(!thread_.joinable()); }
 
 absl::Status IoLoop::Start(Options options) {
   thread_name_ = options.thread_name;
-  hook_ = std::move(options.hook);
   // The queue must be made by the thread that will use it.
   thread_ = std::thread([this, options = std::move(options)] { Run(options); });
   absl::Status status;
@@ -61,7 +60,13 @@ void IoLoop::Run(const Options& options) {
 }
 
 absl::Status IoLoop::SetUp(const Options& options) {
-  if (options.engine == IoEngine::kUring) return SetUpUring(options);
+  const absl::Status status =
+      options.engine == IoEngine::kUring ? SetUpUring(options) : SetUpThreads(options);
+  if (status.ok() && options.wrap) queue_ = options.wrap(std::move(queue_));
+  return status;
+}
+
+absl::Status IoLoop::SetUpThreads(const Options& options) {
   auto queue = ThreadQueue::Create(options.threads, thread_name_);
   if (!queue.ok()) return queue.status();
   queue_ = *std::move(queue);
@@ -122,15 +127,14 @@ void IoLoop::Handle(const IoQueue::Event& event) {
     Send(event.user_data);
     return;
   }
-  const int32_t result = hook_ ? hook_(entry->operation, event.result) : event.result;
-  if (GoesOn(entry, result)) {
+  if (GoesOn(entry, event.result)) {
     Send(event.user_data);
     return;
   }
   const auto moved = static_cast<int32_t>(entry->moved);
   const bool transfer = IsTransfer(entry->operation);
   Done done = operations_.Remove(event.user_data);
-  done(transfer && result >= 0 ? moved : result);
+  done(transfer && event.result >= 0 ? moved : event.result);
 }
 
 bool IoLoop::GoesOn(OperationTable::Entry* entry, int32_t result) {

@@ -26,9 +26,9 @@
 
 namespace kvstream::tier {
 
-// Stands between the kernel and us in tests: gets an operation and its result, and returns the
-// result to believe. Called on the loops' threads.
-using ResultHook = std::function<int32_t(const Operation& operation, int32_t result)>;
+// Puts something between a loop and its queue; called on the loop's thread, once. Only tests have
+// one, for what a kernel may answer.
+using QueueWrapper = std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)>;
 
 class IoLoop {
  public:
@@ -52,7 +52,7 @@ class IoLoop {
     uint32_t threads = 0;
     // kUring: registered with the ring where the kernel allows it.
     std::span<std::byte> memory;
-    ResultHook hook;
+    QueueWrapper wrap;
   };
 
   // Most times that one operation is tried again after EAGAIN, EINTR or EBUSY.
@@ -79,6 +79,7 @@ class IoLoop {
  private:
   void Run(const Options& options);
   absl::Status SetUp(const Options& options);
+  absl::Status SetUpThreads(const Options& options);
   absl::Status SetUpUring(const Options& options);
   void Loop();
   // Puts an operation, or its pause, into the queue or behind what waits for room in it.
@@ -91,7 +92,6 @@ class IoLoop {
   User& user_;
   TierStats& stats_;
   std::string thread_name_;
-  ResultHook hook_;
   bool registered_buffers_ = false;
   std::atomic<bool> exit_{false};
   std::thread thread_;

@@ -21,7 +21,7 @@ struct LaneParts {
   CompletionSink* sink = nullptr;
   // Registered with the rings; empty for none.
   std::span<std::byte> memory;
-  ResultHook hook;
+  QueueWrapper wrap;
 };
 
 }  // namespace kvstream::tier

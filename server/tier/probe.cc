@@ -81,7 +81,7 @@ class Try {
                .direct = direct,
                .stats = &stats_,
                .sink = &sink_,
-               .hook = {}},
+               .wrap = {}},
         reader_(parts_),
         writer_(parts_) {}
 

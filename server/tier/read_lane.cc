@@ -36,7 +36,7 @@ absl::Status ReadLane::Start() {
                       .entries = parts_.options->queue_depth + kOpensMax,
                       .threads = parts_.options->io_threads,
                       .memory = parts_.memory,
-                      .hook = parts_.hook});
+                      .wrap = parts_.wrap});
 }
 
 void ReadLane::Read(std::span<const ReadRequest> requests) {

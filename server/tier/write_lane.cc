@@ -30,7 +30,7 @@ absl::Status WriteLane::Start() {
                       .entries = parts_.options->queue_depth + kFilesMax,
                       .threads = parts_.options->io_threads,
                       .memory = parts_.memory,
-                      .hook = parts_.hook});
+                      .wrap = parts_.wrap});
 }
 
 void WriteLane::Write(WriteRequest request) {

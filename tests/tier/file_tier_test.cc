@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/base/clock.h"
+#include "tests/support/faulty_queue.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -291,11 +292,12 @@ TEST_P(FileTierTest, StopGivesUpOnWhatNeverEnds) {
   static auto* const never = new std::latch(1);
   static auto* const copy = new Blocks(kBlockBytes);
   static auto* const path = new std::string("v1/file.kv");
+  const auto hang = [](const Operation& operation, int32_t result) {
+    if (operation.kind == Operation::Kind::kRead) never->wait();
+    return result;
+  };
   auto opened = FileTier::Open(OptionsFor(folder_.path()), {}, &recorder_,
-                               [](const Operation& operation, int32_t result) {
-                                 if (operation.kind == Operation::Kind::kRead) never->wait();
-                                 return result;
-                               });
+                               test::FaultyQueue::Wrapper(nullptr, hang));
   ASSERT_TRUE(opened.ok()) << opened.status();
   auto tier = *std::move(opened);
   const Blocks file = Blocks::Pattern(2 * kBlockBytes, 1);

@@ -1,4 +1,4 @@
-// What a kernel may answer: short results, errors that pass, errors that do not. A hook between
+// What a kernel may answer: short results, errors that pass, errors that do not. A queue between
 // the kernel and the tier says so in its stead.
 #include <fcntl.h>
 #include <unistd.h>
@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "server/base/clock.h"
 #include "server/tier/file_tier.h"
+#include "tests/support/faulty_queue.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -38,13 +39,13 @@ class IoFaultTest : public testing::TestWithParam<IoEngine> {
     options.root = folder_.path();
     options.io_bytes = 8 * kBlockBytes;
     options.io_engine = GetParam();
-    auto tier = FileTier::Open(
-        options, {}, &recorder_,
-        [this, kind, answer = std::move(answer)](const Operation& operation, int32_t result) {
-          if (operation.kind != kind) return result;
-          std::lock_guard lock(mu_);
-          return answer(seen_++, operation, result);
-        });
+    const test::FaultyQueue::Answer ours = [this, kind, answer = std::move(answer)](
+                                               const Operation& operation, int32_t result) {
+      if (operation.kind != kind) return result;
+      std::lock_guard lock(mu_);
+      return answer(seen_++, operation, result);
+    };
+    auto tier = FileTier::Open(options, {}, &recorder_, test::FaultyQueue::Wrapper(nullptr, ours));
     ASSERT_TRUE(tier.ok()) << tier.status();
     tier_ = *std::move(tier);
   }
