@@ -5,6 +5,7 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -36,6 +37,23 @@ class MemoryWatch {
     }
     return false;
   }
+  // How many bytes of `memory` somebody uses.
+  uint64_t BytesInUse(std::span<const std::byte> memory) {
+    sorted_.clear();
+    for (const Use& use : uses_) {
+      if (Meet(use.bytes, memory)) sorted_.push_back(use.bytes);
+    }
+    std::sort(sorted_.begin(), sorted_.end(),
+              [](const auto& a, const auto& b) { return a.data() < b.data(); });
+    uint64_t bytes = 0;
+    const std::byte* end = memory.data();
+    for (const auto& used : sorted_) {
+      const std::byte* begin = std::max(end, used.data());
+      end = std::max(end, used.data() + used.size());
+      bytes += static_cast<uint64_t>(end - begin);
+    }
+    return bytes;
+  }
   // All uses end: the machine died.
   void Clear() { uses_.clear(); }
   bool empty() const { return uses_.empty(); }
@@ -52,6 +70,7 @@ class MemoryWatch {
   }
 
   std::vector<Use> uses_;
+  std::vector<std::span<const std::byte>> sorted_;  // Of BytesInUse.
   User last_user_ = 0;
 };
 

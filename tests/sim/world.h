@@ -38,7 +38,6 @@ class World final : public engine::HandoffPeer {
 
   void Run();
   const Journal& journal() const { return journal_; }
-  uint64_t turns() const { return turns_; }
 
   void Close(SessionId session) override;
 

@@ -7,6 +7,9 @@ using engine::CopyKind;
 
 void World::CheckTurn() {
   for (const auto& client : clients_) client->CheckBounds();
+  if (watch_.BytesInUse(pool_->bytes()) > driver_->stats().pool_used_bytes.Get()) {
+    journal_.Fail("slots are in use that nobody holds");
+  }
   CheckIndex();
 }
 
