@@ -74,7 +74,9 @@ absl::StatusOr<BlockLayout> BlockLayout::Make(std::span<const TensorLayout> tens
       } else {
         layout.runs_.push_back({first, tensor.block_stride, run.length, layout.block_bytes_});
       }
-      layout.block_bytes_ += run.length;
+      if (__builtin_add_overflow(layout.block_bytes_, run.length, &layout.block_bytes_)) {
+        return Outside(t, r, "makes a block of more bytes than 64 bits count");
+      }
     }
   }
   if (layout.runs_.empty()) return absl::InvalidArgumentError("tensors: no runs");

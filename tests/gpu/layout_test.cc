@@ -117,5 +117,14 @@ TEST(BlockLayoutTest, WhatLiesOutsideIsRefused) {
   EXPECT_FALSE(BlockLayout::Make(std::vector<TensorLayout>{{0, 1, {{0, 1}}}}, 0, 1000).ok());
 }
 
+// Runs that name the same bytes again and again add up to any number.
+TEST(BlockLayoutTest, ABlockOfMoreBytesThan64BitsCountIsRefused) {
+  constexpr uint64_t kHalf = uint64_t{1} << 63;
+  const std::vector<TensorLayout> once = {{0, 0, {{0, kHalf}}}};
+  const std::vector<TensorLayout> twice = {{0, 0, {{0, kHalf}, {0, kHalf}}}};
+  EXPECT_TRUE(BlockLayout::Make(once, 1, kHalf).ok());
+  EXPECT_EQ(BlockLayout::Make(twice, 1, kHalf).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace kvstream::gpu
