@@ -5,6 +5,7 @@
 #
 #   deploy/install-deps.sh          install or report
 #   deploy/install-deps.sh --lint   the same, with what tests/lint.sh needs
+#   deploy/install-deps.sh --fuzz   the same, with what tests/fuzz/run.sh needs
 #   deploy/install-deps.sh --list   print the list, one package a line
 set -euo pipefail
 
@@ -33,6 +34,7 @@ packages=(
 case "${1:-}" in
   "") ;;
   --lint) packages+=(clang-tidy) ;;
+  --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
   --list)
     printf '%s\n' "${packages[@]}"
     exit 0

@@ -2,7 +2,7 @@
 # Builds KVStream and runs its tests, the style test among them. Installs missing packages when it
 # runs as root.
 #
-#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu]
+#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu] [--fuzz [SECONDS]]
 #   tests/run.sh [--preset NAME] (--seeds N [--first-seed F] | --seed S)
 #
 #   --preset NAME    preset of CMakePresets.json: release (default), debug, asan-ubsan, tsan
@@ -12,6 +12,7 @@
 #   --seeds N        only the simulation of the whole engine, in N worlds, on all cores
 #   --first-seed F   from this seed on (default 1), so that machines can share the work
 #   --seed S         only that world, with a trace of all that happens in it
+#   --fuzz [SECONDS] only the fuzz targets, each for so long (20): tests/fuzz/run.sh
 #   --help           this text
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,6 +31,7 @@ gpu=
 seeds=
 first_seed=1
 seed=
+fuzz=
 while (($# > 0)); do
   case "$1" in
     --preset)
@@ -51,6 +53,14 @@ while (($# > 0)); do
     --gpu)
       gpu=yes
       shift
+      ;;
+    --fuzz)
+      fuzz=20
+      shift
+      if [[ ${1:-} =~ ^[0-9]+$ ]]; then
+        fuzz=$1
+        shift
+      fi
       ;;
     --help)
       usage
@@ -89,6 +99,8 @@ simulate() {
 
 # Lets ccache, where there is one, serve another checkout from what this one compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
+
+[[ -z $fuzz ]] || exec tests/fuzz/run.sh "$fuzz"
 
 deploy/install-deps.sh
 cmake --preset "$preset"
