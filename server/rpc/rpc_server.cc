@@ -1,5 +1,6 @@
 #include "server/rpc/rpc_server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "server/base/logging.h"
 #include "server/rpc/gpu_report.h"
 
 namespace kvstream::rpc {
@@ -52,6 +54,13 @@ void BoundConnections(const Limits& limits, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(quota);
 }
 
+// protobuf would write a line to stderr for each message with a string that is not UTF-8: any
+// client could fill the log. The client is told in its answer.
+void LogProtobuf(google::protobuf::LogLevel level, const char*, int, const std::string& message) {
+  const bool fatal = level == google::protobuf::LOGLEVEL_FATAL;
+  spdlog::log(fatal ? spdlog::level::critical : spdlog::level::debug, "protobuf: {}", message);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options,
@@ -77,6 +86,7 @@ absl::Status RpcServer::Listen() {
   // gRPC's library stops when its last user is gone, and then may wait 10 s for a thread of its own
   // that polls. A user for the life of the process spares a stop that.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
+  google::protobuf::SetLogHandler(&LogProtobuf);
   // Both switches are the process's, and take effect on builders made after them.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -43,6 +43,14 @@ TEST(ServiceTest, RegisterNamespaceNamesTheRefusedField) {
   EXPECT_THAT(status.error_message(), HasSubstr("weights_fingerprint"));
 }
 
+// Whoever may connect could fill the log otherwise.
+TEST(ServiceTest, MessagesThatDoNotParseLeaveNothingOnStderr) {
+  Rig rig;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(CallRaw(rig.channel, "/kvstream.v1.Admin/SetTierState", "\x0a\x01\xff"), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(ServiceTest, LookupAsksForAllMembersAndTellsWhereTheyAre) {
   Rig rig;
   rig.poster.Answer([](engine::Event& event) {
