@@ -32,7 +32,7 @@ run_one() {
   if nice -n 10 "$target" -max_total_time="$2" -timeout=20 -max_len=4096 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/crashes/$noun-" "build/fuzz/corpus/$noun" \
     "tests/fuzz/corpus/$noun" >"$log" 2>&1; then
-    echo "fuzz: $noun: $(sed -n 's/.*DONE *\(cov: [0-9]*\).*/\1/p' "$log") edges," \
+    echo "fuzz: $noun: $(sed -n 's/.*DONE *cov: \([0-9]*\).*/\1/p' "$log") edges," \
       "$(sed -n 's/stat::number_of_executed_units: //p' "$log") executions, no findings"
     return
   fi
