@@ -8,11 +8,10 @@
 #include "server/rpc/encode.h"
 #include "server/rpc/field_error.h"
 #include "server/rpc/pending_call.h"
+#include "server/rpc/translate_admin.h"
 
 namespace kvstream::rpc {
 namespace {
-
-constexpr uint64_t kDrainMsMax = 3600000;
 
 using UsageMap = absl::flat_hash_map<NamespaceId, store::ChunkIndex::Usage>;
 
@@ -86,7 +85,7 @@ grpc::ServerUnaryReactor* AdminService::ListNamespaces(grpc::CallbackServerConte
 
 grpc::ServerWriteReactor<v1::Status>* AdminService::Watch(grpc::CallbackServerContext*,
                                                           const v1::WatchRequest* request) {
-  return watches_.Begin(request->interval_ms());
+  return watches_.Begin(TranslateWatch(*request));
 }
 
 grpc::ServerWriteReactor<v1::ScrubProgress>* AdminService::Scrub(grpc::CallbackServerContext*,
@@ -116,19 +115,18 @@ grpc::ServerUnaryReactor* AdminService::SetTierState(grpc::CallbackServerContext
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   PendingCall call(reactor);
   const auto tier = FindTier(request->tier());
-  const bool out = request->state() == v1::TIER_STATE_OUT;
-  if (!out && request->state() != v1::TIER_STATE_OK) {
-    call.Finish(InvalidField(
-        "state", std::to_string(request->state()) + ", must be TIER_STATE_OK or TIER_STATE_OUT"));
+  const auto in_service = TranslateTierState(*request);
+  if (!in_service.ok()) {
+    call.Finish(in_service.status());
   } else if (!tier.ok()) {
     call.Finish(tier.status());
   } else if (auto s = call.Enter(gate_, 0); !s.ok()) {
     call.Finish(s);
   } else {
     poster_.Post(engine::SetTierInService{
-        *tier, !out, [this, reply, call = std::move(call)](bool in_service) mutable {
+        *tier, *in_service, [this, reply, call = std::move(call)](bool is_in_service) mutable {
           reply->set_boot_id(RawBytes(facts_.boot_id));
-          reply->set_state(in_service ? v1::TIER_STATE_OK : v1::TIER_STATE_OUT);
+          reply->set_state(is_in_service ? v1::TIER_STATE_OK : v1::TIER_STATE_OUT);
           call.Finish(absl::OkStatus());
         }});
   }
@@ -140,21 +138,21 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
                                               v1::DrainReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   PendingCall call(reactor);
-  if (auto s = CheckRange("timeout_ms", request->timeout_ms(), {0, kDrainMsMax}); !s.ok()) {
-    call.Finish(s);
+  const auto timeout = TranslateDrain(*request);
+  if (!timeout.ok()) {
+    call.Finish(timeout.status());
     return reactor;
   }
   readiness_.BeginDrain();
-  poster_.Post(engine::Drain{
-      static_cast<TimeNs>(request->timeout_ms()) * kMillisecond,
-      [this, reply, call = std::move(call)](absl::StatusOr<engine::DrainResult> result) mutable {
-        if (result.ok()) {
-          reply->set_boot_id(RawBytes(facts_.boot_id));
-          reply->set_unwritten_bytes(result->unwritten_bytes);
-          reply->set_running_operations(result->running_operations);
-        }
-        call.Finish(result.status());
-      }});
+  poster_.Post(engine::Drain{*timeout, [this, reply, call = std::move(call)](
+                                           absl::StatusOr<engine::DrainResult> result) mutable {
+                               if (result.ok()) {
+                                 reply->set_boot_id(RawBytes(facts_.boot_id));
+                                 reply->set_unwritten_bytes(result->unwritten_bytes);
+                                 reply->set_running_operations(result->running_operations);
+                               }
+                               call.Finish(result.status());
+                             }});
   return reactor;
 }
 

@@ -12,7 +12,6 @@
 namespace kvstream::rpc {
 namespace {
 
-constexpr size_t kClientNameBytesMax = 128;
 constexpr uint64_t kKeptMessageBytesMax = 256 * kKiB;
 // A message is full from here on: below the 4 MiB that gRPC clients take by default.
 constexpr uint64_t kMessageWeightMax = kMiB;
@@ -215,16 +214,7 @@ bool SessionStream::TakeMessage(absl::StatusOr<engine::SessionMessage> translate
 absl::Status SessionStream::TakeHello() {
   if (!incoming_.has_hello()) return InvalidField("hello", "the first message must be Hello");
   const v1::Hello& hello = incoming_.hello();
-  if (hello.protocol_version() != kProtocolVersion) {
-    return InvalidField("hello.protocol_version", std::to_string(hello.protocol_version()) +
-                                                      ", this daemon speaks " +
-                                                      std::to_string(kProtocolVersion));
-  }
-  if (auto s = CheckRange("hello.client_name", hello.client_name().size(), {0, kClientNameBytesMax},
-                          " bytes");
-      !s.ok()) {
-    return s;
-  }
+  if (auto s = CheckHello(hello); !s.ok()) return s;
   const auto session = context_.tokens.Resolve(hello.token());
   if (!session.has_value()) {
     return absl::FailedPreconditionError(

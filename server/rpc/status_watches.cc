@@ -8,17 +8,9 @@
 #include <string>
 
 #include "server/base/clock.h"
-#include "server/rpc/field_error.h"
 #include "server/rpc/status_convert.h"
 
 namespace kvstream::rpc {
-namespace {
-
-constexpr FieldRange kIntervalMs = {100, 3600000};
-constexpr uint64_t kIntervalMsDefault = 1000;
-
-}  // namespace
-
 // Until it finishes, either a write or an alarm is under way, and what ends that decides how to go
 // on: so an end from outside only leaves word.
 class StatusWatches::Watch final : public grpc::ServerWriteReactor<v1::Status> {
@@ -86,10 +78,9 @@ class StatusWatches::Watch final : public grpc::ServerWriteReactor<v1::Status> {
   std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);
 };
 
-grpc::ServerWriteReactor<v1::Status>* StatusWatches::Begin(uint64_t interval_ms) {
-  if (interval_ms == 0) interval_ms = kIntervalMsDefault;
-  auto* watch = new Watch(this, static_cast<TimeNs>(interval_ms) * kMillisecond);
-  absl::Status status = CheckRange("interval_ms", interval_ms, kIntervalMs);
+grpc::ServerWriteReactor<v1::Status>* StatusWatches::Begin(absl::StatusOr<TimeNs> interval) {
+  auto* watch = new Watch(this, interval.value_or(0));
+  absl::Status status = interval.status();
   if (status.ok()) status = Add(watch);
   if (status.ok()) {
     watch->Begin();

@@ -13,8 +13,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "kvstream/v1/admin.pb.h"
+#include "server/base/types.h"
 #include "server/rpc/status_report.h"
 
 namespace kvstream::rpc {
@@ -26,9 +28,9 @@ class StatusWatches {
 
   explicit StatusWatches(const StatusReport& report) : report_(report) {}
 
-  // A watch, begun, or the refusal of one: INVALID_ARGUMENT for an interval that is neither 0 nor
-  // 100 .. 3600000, RESOURCE_EXHAUSTED past kWatchesMax, UNAVAILABLE after EndAll.
-  grpc::ServerWriteReactor<v1::Status>* Begin(uint64_t interval_ms);
+  // A watch, begun, or the refusal of one: for the cause that stands in for an interval,
+  // RESOURCE_EXHAUSTED past kWatchesMax, UNAVAILABLE after EndAll.
+  grpc::ServerWriteReactor<v1::Status>* Begin(absl::StatusOr<TimeNs> interval);
 
   // Ends every watch with UNAVAILABLE, for good. One whose client does not read ends when its call
   // is cancelled.

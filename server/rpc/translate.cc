@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "server/rpc/encode.h"
 #include "server/rpc/field_error.h"
 #include "server/store/chunk_key.h"
 
 namespace kvstream::rpc {
 namespace {
 
+constexpr size_t kClientNameBytesMax = 128;
 constexpr uint32_t kRanksMax = 4096;
 // Of all chunks of an operation. A message could hold many more, and each costs 40 bytes here.
 constexpr uint64_t kBlocksMax = 1 << 20;
@@ -290,6 +292,16 @@ absl::StatusOr<store::NamespaceRef> FindNamespace(const std::string& id,
                                " is not registered in this boot; RegisterNamespace names it");
   }
   return found;
+}
+
+absl::Status CheckHello(const v1::Hello& hello) {
+  if (hello.protocol_version() != kProtocolVersion) {
+    return InvalidField("hello.protocol_version", std::to_string(hello.protocol_version()) +
+                                                      ", this daemon speaks " +
+                                                      std::to_string(kProtocolVersion));
+  }
+  return CheckRange("hello.client_name", hello.client_name().size(), {0, kClientNameBytesMax},
+                    " bytes");
 }
 
 absl::StatusOr<engine::SessionMessage> TranslateMessage(const v1::ClientMessage& message,

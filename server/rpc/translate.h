@@ -25,6 +25,9 @@ struct TranslateContext {
   TimeNs now = 0;
 };
 
+// Whether Hello is one that this version can serve; not whether its token is known.
+absl::Status CheckHello(const v1::Hello& hello);
+
 // An operation that is refused becomes engine::Refused, and the stream goes on. Fails when the
 // stream must end with that status: a message of no kind, a second Hello (INVALID_ARGUMENT), or a
 // kind that this version never asks for (UNIMPLEMENTED).

@@ -150,6 +150,10 @@ def unaries():
     yield "lookup", lookup(hashes + "mode: MODE_PER_KEY lease_ms: 20000 session_id: 1 salt: 's'")
     yield "lookup_group", lookup(hashes * 5 + "groups: [1]")
     yield "lookup_too_many", lookup(hashes * 5)
+    yield "drain", b"\3" + encode("DrainRequest", "timeout_ms: 3600000", "admin")
+    yield "watch", b"\4" + encode("WatchRequest", "interval_ms: 100", "admin")
+    yield "watch_default", b"\4"
+    yield "tier_state", b"\5" + encode("SetTierStateRequest", "state: TIER_STATE_OUT", "admin")
 
 
 def handoffs():

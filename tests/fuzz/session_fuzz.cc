@@ -101,6 +101,10 @@ void MakeNamespacesRight(v1::ClientMessage* message) {
 
 void CheckMessage(v1::ClientMessage message) {
   static const Limits limits = SomeLimits();
+  if (message.has_hello() && CheckHello(message.hello()).ok()) {
+    KV_CHECK(message.hello().protocol_version() == 1);
+    KV_CHECK(message.hello().client_name().size() <= 128);
+  }
   MakeNamespacesRight(&message);
   const auto translated = TranslateMessage(message, {limits, fuzz::Namespaces(), kNow});
   if (!translated.ok()) {

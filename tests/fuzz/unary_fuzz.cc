@@ -1,6 +1,6 @@
-// Requests of the unary calls: RegisterNamespace, RegisterMemory and Lookup. The first byte says
-// which, the others are the message. What is accepted is within the limits that kvstream.proto
-// states.
+// Requests of the unary calls: RegisterNamespace, RegisterMemory, Lookup, and the operator's. The
+// first byte says which, the others are the message. What is accepted is within the limits that
+// kvstream.proto and admin.proto state.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "server/base/check.h"
 #include "server/gpu/layout.h"
 #include "server/rpc/encode.h"
+#include "server/rpc/translate_admin.h"
 #include "server/rpc/translate_unary.h"
 #include "tests/fuzz/registered_namespace.h"
 
@@ -119,6 +120,26 @@ void CheckLookup(v1::LookupRequest request) {
   KV_CHECK(lookup->lease_for == 0 || lookup->session.value != 0);
 }
 
+void CheckDrain(const v1::DrainRequest& request) {
+  const auto timeout = TranslateDrain(request);
+  KV_CHECK(timeout.ok() == (request.timeout_ms() <= 3600000));
+  KV_CHECK(!timeout.ok() || *timeout == static_cast<TimeNs>(request.timeout_ms()) * kMillisecond);
+}
+
+void CheckWatch(const v1::WatchRequest& request) {
+  const auto interval = TranslateWatch(request);
+  KV_CHECK(interval.ok() ||
+           (request.interval_ms() != 0 && absl::IsInvalidArgument(interval.status())));
+  KV_CHECK(!interval.ok() || (*interval >= 100 * kMillisecond && *interval <= 3600 * kSecond));
+}
+
+void CheckTierState(const v1::SetTierStateRequest& request) {
+  const auto in_service = TranslateTierState(request);
+  KV_CHECK(in_service.ok() ==
+           (request.state() == v1::TIER_STATE_OK || request.state() == v1::TIER_STATE_OUT));
+  KV_CHECK(!in_service.ok() || *in_service == (request.state() == v1::TIER_STATE_OK));
+}
+
 }  // namespace
 }  // namespace kvstream::rpc
 
@@ -130,12 +151,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     check(std::move(message));
     return 0;
   };
-  switch (data[0] % 3) {
+  switch (data[0] % 6) {
     case 0:
       return parse(v1::RegisterNamespaceRequest(), rpc::CheckNamespace);
     case 1:
       return parse(v1::RegisterMemoryRequest(), rpc::CheckRegion);
-    default:
+    case 2:
       return parse(v1::LookupRequest(), rpc::CheckLookup);
+    case 3:
+      return parse(v1::DrainRequest(), rpc::CheckDrain);
+    case 4:
+      return parse(v1::WatchRequest(), rpc::CheckWatch);
+    default:
+      return parse(v1::SetTierStateRequest(), rpc::CheckTierState);
   }
 }
