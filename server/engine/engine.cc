@@ -114,12 +114,13 @@ void Engine::Turn(Letters* letters, TimeNs now) {
   State& s = *state_;
   for (Event& event : letters->events) Handle(event, now);
   for (tier::Completion& completion : letters->completions) {
-    s.keeper.Note(completion, now);
     switch (completion.kind) {
       case tier::Completion::Kind::kRead:
+        s.keeper.NoteRead(completion, s.reads.ContentOf(completion.ticket), now);
         s.reads.OnRead(completion, now);
         break;
       case tier::Completion::Kind::kWrite:
+        s.keeper.NoteWrite(completion, now);
         s.staging.OnWritten(completion, now);
         break;
       case tier::Completion::Kind::kSetAside:

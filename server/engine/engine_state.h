@@ -46,7 +46,8 @@ struct Engine::State {
                 &device, &sessions, &engine->stats_}),
         lookups({&index, &leases, &sessions, &engine->stats_, &reads.router(),
                  static_cast<uint32_t>(tiers.size())}),
-        keeper({tiers, &reads, &staging, &engine->stats_}, engine->options_.tier_health),
+        keeper({tiers, &reads, &staging, &engine->stats_, engine->options_.copy_threads > 0},
+               engine->options_.tier_health),
         controls({tiers, &reads, &keeper, &engine->stats_}) {}
 
   std::vector<tier::Tier*> tiers;

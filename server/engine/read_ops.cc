@@ -10,6 +10,9 @@
 namespace kvstream::engine {
 namespace {
 
+// Reads that fail are counted each, and warned about once in so long.
+constexpr TimeNs kWarnEvery = 60 * kSecond;
+
 // Ranks of one model agree on step ids; two models must not meet in one.
 uint64_t StepKey(const ReadStep& step) {
   if (step.step_id == 0) return 0;
@@ -187,6 +190,8 @@ void ReadOps::Execute(const sched::ReplicaFailed& command) {
     parts_.asides->Begin(command.tier, plan.path, plan.key, [] {});
   } else {
     stats.failed_reads.Add();
+    if (now_ < quiet_until_[command.tier.value]) return;
+    quiet_until_[command.tier.value] = now_ + kWarnEvery;
     spdlog::warn("a read failed: tier={} file={} code={}",
                  parts_.tiers[command.tier.value]->options().name, plan.path,
                  absl::StatusCodeToString(command.code));

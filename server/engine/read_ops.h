@@ -4,6 +4,7 @@
 // Thread rule: the engine loop.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -49,6 +50,8 @@ class ReadOps {
   // No-op for an id that is not a running ReadStep.
   void Cancel(OperationId id, TimeNs now) { router_.Fail(id, absl::StatusCode::kCancelled, now); }
 
+  // Of a read in flight.
+  const ContentId& ContentOf(Ticket read) const { return reads_.at(read).content; }
   void OnRead(const tier::Completion& completion, TimeNs now);
   void OnSegmentCopied(const CopyResult& result, TimeNs now);
   void OnStagedCopied(const CopyResult& result, TimeNs now);
@@ -160,7 +163,8 @@ class ReadOps {
   uint64_t next_copy_ = 1;                                 // Of both kinds.
   std::vector<std::vector<tier::ReadRequest>> to_submit_;  // By TierId.
   std::vector<OperationId> with_unsent_;
-  TimeNs now_ = 0;  // Of the turn.
+  std::array<TimeNs, kTiersMax> quiet_until_{};  // No warning about failing reads before then.
+  TimeNs now_ = 0;                               // Of the turn.
 };
 
 }  // namespace kvstream::engine

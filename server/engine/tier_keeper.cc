@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,72 +17,85 @@ using sched::TierHealth;
 // How often it looks at a try that runs.
 constexpr TimeNs kLookAtTry = 50 * kMillisecond;
 
-// What says nothing about the tier: a file that is missing, damaged or there already, and what the
-// daemon itself is short of.
-bool SaysNothing(const tier::Completion& completion) {
-  return completion.code == absl::StatusCode::kNotFound ||
-         completion.code == absl::StatusCode::kDataLoss || completion.error == EMFILE ||
-         completion.error == ENFILE || completion.error == ENOMEM;
-}
-
-const char* Describe(TierHealth::Cause cause) {
-  switch (cause) {
-    case TierHealth::Cause::kNone:
-      return "";
-    case TierHealth::Cause::kReadsFail:
-      return "its reads fail";
-    case TierHealth::Cause::kWritesFail:
-      return "its writes fail";
-    case TierHealth::Cause::kWritesHang:
-      return "its writes do not end";
-  }
-  return "";
+// What the daemon itself is short of says nothing about the tier.
+bool IsOurShortage(const tier::Completion& completion) {
+  return completion.error == EMFILE || completion.error == ENFILE || completion.error == ENOMEM;
 }
 
 }  // namespace
 
-void TierKeeper::Note(const tier::Completion& completion, TimeNs now) {
-  if (completion.kind == tier::Completion::Kind::kSetAside || SaysNothing(completion)) return;
-  TierHealth& health = keeps_[completion.tier.value].health;
+void TierKeeper::NoteRead(const tier::Completion& completion, const ContentId& content,
+                          TimeNs now) {
+  Keep& keep = keeps_[completion.tier.value];
+  if (completion.code == absl::StatusCode::kOk) {
+    keep.failed.clear();
+    return keep.health.NoteRead(true, now);
+  }
+  // Nor does a file that is missing or damaged.
+  if (completion.code == absl::StatusCode::kNotFound ||
+      completion.code == absl::StatusCode::kDataLoss || IsOurShortage(completion)) {
+    return;
+  }
+  if (std::find(keep.failed.begin(), keep.failed.end(), content) != keep.failed.end()) return;
+  keep.failed.push_back(content);
+  keep.health.NoteRead(false, now);
+  if (keep.health.reads_out()) keep.failed.clear();
+  Apply(now);
+}
+
+void TierKeeper::NoteWrite(const tier::Completion& completion, TimeNs now) {
+  if (IsOurShortage(completion)) return;
   const bool ok = completion.code == absl::StatusCode::kOk ||
                   completion.code == absl::StatusCode::kAlreadyExists;
-  if (completion.kind == tier::Completion::Kind::kRead) {
-    health.NoteRead(ok, now);
-  } else {
-    health.NoteWrite(ok, now);
-  }
-  if (!ok) Apply(completion.tier, now);
+  keeps_[completion.tier.value].health.NoteWrite(ok, now);
+  if (!ok) Apply(now);
 }
 
 bool TierKeeper::SetByOperator(TierId tier, bool in_service, TimeNs now) {
   Keep& keep = keeps_[tier.value];
   if (keep.held_out == !in_service) return false;
   keep.held_out = !in_service;
-  Apply(tier, now);
+  Apply(now);
   return true;
 }
 
-void TierKeeper::Apply(TierId tier, TimeNs now) {
+void TierKeeper::Apply(TimeNs now) {
+  const auto count = static_cast<uint32_t>(keeps_.size());
+  for (uint32_t t = 0; t < count; ++t) ApplyReads(TierId{t}, now);
+  TierSet taking;
+  for (uint32_t t = 0; t < count; ++t) {
+    const bool usable = parts_.reads->router().lane(TierId{t}).usable();
+    if (usable && !keeps_[t].health.writes_out()) taking.Add(TierId{t});
+  }
+  for (uint32_t t = 0; t < count; ++t) ApplyWrites(TierId{t}, !taking.empty());
+  for (const Keep& keep : keeps_) {
+    next_deadline_ = std::min(next_deadline_, keep.health.next_probe());
+  }
+}
+
+void TierKeeper::ApplyReads(TierId tier, TimeNs now) {
   Keep& keep = keeps_[tier.value];
-  const TierHealth& health = keep.health;
-  const std::string& name = parts_.tiers[tier.value]->options().name;
-  if (std::exchange(keep.writes_were_out, health.writes_out()) != health.writes_out()) {
-    parts_.staging->SetWritesOut(tier, health.writes_out());
-    spdlog::warn("a tier {}: tier={} cause={}",
-                 health.writes_out() ? "takes no more writes" : "takes writes again", name,
-                 Describe(health.cause()));
+  const bool out = keep.health.reads_out();
+  const sched::TierLane& lane = parts_.reads->router().lane(tier);
+  if (std::exchange(keep.reads_were_out, out) != out) {
+    if (out && lane.usable()) parts_.stats->tiers[tier.value].times_out.Add();
+    spdlog::warn("a tier whose reads fail {}: tier={}", out ? "goes out of service" : "works again",
+                 parts_.tiers[tier.value]->options().name);
   }
-  if (std::exchange(keep.reads_were_out, health.reads_out()) != health.reads_out()) {
-    if (health.reads_out()) parts_.stats->tiers[tier.value].times_out.Add();
-    spdlog::warn("a tier {} service: tier={} cause={}",
-                 health.reads_out() ? "goes out of" : "is back in", name, Describe(health.cause()));
-  }
-  const bool in_service = !keep.held_out && !health.reads_out();
-  if (parts_.reads->router().lane(tier).held_out() == in_service) {
-    parts_.reads->SetTierInService(tier, in_service, now);
-    if (parts_.reads->router().InService().empty()) spdlog::warn("no tier is in service");
-  }
-  if (health.next_probe() != kNever) next_deadline_ = std::min(next_deadline_, health.next_probe());
+  const bool in_service = !keep.held_out && !out;
+  if (lane.held_out() != in_service) return;
+  parts_.reads->SetTierInService(tier, in_service, now);
+  if (parts_.reads->router().InService().empty()) spdlog::warn("no tier is in service");
+}
+
+void TierKeeper::ApplyWrites(TierId tier, bool others_take) {
+  Keep& keep = keeps_[tier.value];
+  const bool none = keep.health.writes_out() && others_take;
+  if (std::exchange(keep.takes_no_writes, none) == none) return;
+  parts_.staging->SetWritesOut(tier, none);
+  spdlog::warn("a tier whose writes {} takes {}: tier={}",
+               keep.health.writes_hang() ? "do not end" : "fail",
+               none ? "no more of them" : "writes again", parts_.tiers[tier.value]->options().name);
 }
 
 void TierKeeper::Try(TierId tier) {
@@ -89,12 +103,20 @@ void TierKeeper::Try(TierId tier) {
   keep.result = std::make_shared<Result>();
   keep.health.ProbeBegan();
   parts_.stats->tiers[tier.value].probes.Add();
-  // It may never come back, and then it stays behind with all that it touches.
-  std::thread([result = keep.result, recheck = parts_.tiers[tier.value]->Recheck()]() mutable {
+  auto work = [result = keep.result, recheck = parts_.tiers[tier.value]->Recheck()]() mutable {
     absl::Status status = recheck();
     MutexLock lock(&result->mu);
     result->status = std::move(status);
-  }).detach();
+  };
+  if (!parts_.threads) return work();
+  try {
+    // It may never come back, and then it stays behind with all that it touches.
+    std::thread(std::move(work)).detach();
+  } catch (const std::system_error& e) {
+    spdlog::warn("no thread to try a tier with: cause={}", e.what());
+    const MutexLock lock(&keep.result->mu);
+    keep.result->status = absl::ResourceExhaustedError(e.what());
+  }
 }
 
 void TierKeeper::TakeResult(TierId tier, TimeNs now) {
@@ -111,22 +133,33 @@ void TierKeeper::TakeResult(TierId tier, TimeNs now) {
     spdlog::debug("a tier still fails: tier={} cause={}", parts_.tiers[tier.value]->options().name,
                   std::string(status.message()));
   }
-  Apply(tier, now);
+  Apply(now);
+}
+
+TimeNs TierKeeper::NextDeadline() const {
+  for (uint32_t t = 0; t < keeps_.size(); ++t) {
+    if (parts_.staging->queue().writing(TierId{t}))
+      return std::min(next_deadline_, ticked_ + look_);
+  }
+  return next_deadline_;
 }
 
 void TierKeeper::Tick(TimeNs now) {
+  ticked_ = now;
   next_deadline_ = kNever;
-  for (uint32_t t = 0; t < parts_.tiers.size(); ++t) {
+  for (uint32_t t = 0; t < keeps_.size(); ++t) {
     const TierId tier{t};
-    Keep& keep = keeps_[t];
-    const TimeNs silence = parts_.staging->queue().Silence(tier, now);
-    keep.health.NoteWriteSilence(silence, now);
-    Apply(tier, now);
-    if (silence > 0) next_deadline_ = std::min(next_deadline_, now + look_);
-    if (keep.result != nullptr) TakeResult(tier, now);
-    if (keep.health.next_probe() <= now) Try(tier);
-    next_deadline_ = std::min(next_deadline_, keep.health.next_probe());
-    if (keep.result != nullptr) next_deadline_ = std::min(next_deadline_, now + kLookAtTry);
+    TierHealth& health = keeps_[t].health;
+    const bool hung = health.writes_hang();
+    health.NoteWriteSilence(parts_.staging->queue().Silence(tier, now), now);
+    if (health.writes_hang() != hung) Apply(now);
+    if (keeps_[t].result != nullptr) TakeResult(tier, now);
+    if (health.next_probe() <= now) Try(tier);
+    next_deadline_ = std::min(next_deadline_, health.next_probe());
+    if (keeps_[t].result != nullptr) next_deadline_ = std::min(next_deadline_, now + kLookAtTry);
+    if (health.forgets_at() > now) {  // It is degraded until then, and says so no longer.
+      next_deadline_ = std::min(next_deadline_, health.forgets_at());
+    }
   }
 }
 
@@ -137,8 +170,7 @@ void TierKeeper::PublishStats(TimeNs now) const {
     stats.held_out.Set(keep.held_out ? 1 : 0);
     stats.failing.Set(keep.health.reads_out() ? 1 : 0);
     stats.writes_out.Set(keep.health.writes_out() ? 1 : 0);
-    const bool hang = keep.health.cause() == TierHealth::Cause::kWritesHang;
-    stats.writes_hang.Set(keep.health.writes_out() && hang ? 1 : 0);
+    stats.writes_hang.Set(keep.health.writes_hang() ? 1 : 0);
     stats.degraded.Set(keep.health.state(now) == TierHealth::State::kDegraded ? 1 : 0);
     stats.probing.Set(keep.health.state(now) == TierHealth::State::kProbing ? 1 : 0);
   }

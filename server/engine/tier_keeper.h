@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "server/base/mutex.h"
 #include "server/base/types.h"
@@ -29,21 +30,24 @@ class TierKeeper {
     ReadOps* reads = nullptr;
     Staging* staging = nullptr;
     EngineStats* stats = nullptr;
+    // False: tries run on the loop, which a simulation is.
+    bool threads = true;
   };
   TierKeeper(const Parts& parts, const sched::TierHealthOptions& options)
       : parts_(parts), look_(options.writes_stuck / 8) {
     keeps_.resize(parts.tiers.size(), Keep{sched::TierHealth(options)});
   }
 
-  // A read or a write has ended.
-  void Note(const tier::Completion& completion, TimeNs now);
+  // A read of a content or a write has ended. Many reads of one file are one failure: it may be the
+  // file's alone.
+  void NoteRead(const tier::Completion& completion, const ContentId& content, TimeNs now);
+  void NoteWrite(const tier::Completion& completion, TimeNs now);
   // Returns whether that is a change.
   bool SetByOperator(TierId tier, bool in_service, TimeNs now);
-  bool held_out(TierId tier) const { return keeps_[tier.value].held_out; }
 
   // Silent writes, and tries that are due or over.
   void Tick(TimeNs now);
-  TimeNs NextDeadline() const { return next_deadline_; }
+  TimeNs NextDeadline() const;
   void PublishStats(TimeNs now) const;
 
  private:
@@ -58,18 +62,25 @@ class TierKeeper {
     sched::TierHealth health;
     bool held_out = false;  // By an operator.
     bool reads_were_out = false;
-    bool writes_were_out = false;
+    bool takes_no_writes = false;
+    // Contents of which reads have failed since one went well.
+    absl::InlinedVector<ContentId, 8> failed;
     std::shared_ptr<Result> result;  // Of the try that runs.
   };
 
-  // Makes reads and writes follow what the tier's keep says.
-  void Apply(TierId tier, TimeNs now);
+  // Makes reads and writes follow what the keeps say.
+  void Apply(TimeNs now);
+  void ApplyReads(TierId tier, TimeNs now);
+  // The last tier that would take writes keeps being asked: they fail and are told, where they
+  // would else wait in the pool.
+  void ApplyWrites(TierId tier, bool others_take);
   void Try(TierId tier);
   void TakeResult(TierId tier, TimeNs now);
 
   const Parts parts_;
   const TimeNs look_;        // How often it looks at writes in flight.
   std::vector<Keep> keeps_;  // By TierId.
+  TimeNs ticked_ = 0;
   TimeNs next_deadline_ = kNever;
 };
 

@@ -78,7 +78,10 @@ void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
 
 v1::TierState StateOf(const engine::TierEngineStats& stats) {
   const bool probing = stats.probing.Get() != 0;
-  if (stats.out.Get() != 0) return probing ? v1::TIER_STATE_PROBING : v1::TIER_STATE_OUT;
+  if (stats.out.Get() != 0) {
+    const bool by_health = stats.failing.Get() != 0 && stats.held_out.Get() == 0;
+    return probing && by_health ? v1::TIER_STATE_PROBING : v1::TIER_STATE_OUT;
+  }
   return probing || stats.degraded.Get() != 0 ? v1::TIER_STATE_DEGRADED : v1::TIER_STATE_OK;
 }
 

@@ -4,40 +4,41 @@
 
 namespace kvstream::sched {
 
-void TierHealth::NoteRead(bool ok, TimeNs now) { Note(reads_, Cause::kReadsFail, ok, now); }
+void TierHealth::NoteRead(bool ok, TimeNs now) { Note(reads_, ok, now); }
 
-void TierHealth::NoteWrite(bool ok, TimeNs now) { Note(writes_, Cause::kWritesFail, ok, now); }
+void TierHealth::NoteWrite(bool ok, TimeNs now) { Note(writes_, ok, now); }
 
 void TierHealth::NoteWriteSilence(TimeNs silence, TimeNs now) {
   hanging_ = silence >= options_.writes_stuck;
-  if (hanging_) PutOut(writes_, Cause::kWritesHang, now);
+  if (hanging_) PutOut(writes_, now);
 }
 
-void TierHealth::Note(Direction& direction, Cause cause, bool ok, TimeNs now) {
+void TierHealth::Note(Direction& direction, bool ok, TimeNs now) {
   if (ok) {
     direction.failures = 0;
     return;
   }
   failed_at_ = now;
   direction.failures += 1;
-  if (direction.failures >= options_.failures) PutOut(direction, cause, now);
+  if (direction.failures >= options_.failures) PutOut(direction, now);
 }
 
-void TierHealth::PutOut(Direction& direction, Cause cause, TimeNs now) {
+void TierHealth::PutOut(Direction& direction, TimeNs now) {
   if (direction.out) return;
+  const bool was_out = reads_.out || writes_.out;
   direction.out = true;
-  cause_ = cause;
   failed_at_ = now;
+  if (was_out) return;  // A probe is on its way.
   // It has not been well for long: the last probe told too little.
   wait_ = now - back_at_ < options_.memory ? std::min(2 * wait_, options_.most_between_probes)
                                            : options_.first_probe;
-  if (next_probe_ == kNever) next_probe_ = now + wait_;
+  next_probe_ = now + wait_;
 }
 
 TierHealth::State TierHealth::state(TimeNs now) const {
   if (probing_) return State::kProbing;
   if (reads_.out) return State::kOut;
-  return writes_.out || now - failed_at_ < options_.memory ? State::kDegraded : State::kOk;
+  return writes_.out || now < forgets_at() ? State::kDegraded : State::kOk;
 }
 
 void TierHealth::ProbeEnded(bool ok, TimeNs now) {
@@ -48,8 +49,12 @@ void TierHealth::ProbeEnded(bool ok, TimeNs now) {
     return;
   }
   reads_ = Direction();
-  writes_ = Direction();
   back_at_ = now;
+  if (writes_.out && hanging_) {
+    next_probe_ = now + wait_;  // Due once they have ended.
+    return;
+  }
+  if (writes_.out) writes_ = {.failures = options_.failures - 1, .out = false};
   next_probe_ = kNever;
 }
 

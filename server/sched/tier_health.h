@@ -34,7 +34,6 @@ struct TierHealthOptions {
 class TierHealth {
  public:
   enum class State : uint8_t { kOk, kDegraded, kOut, kProbing };
-  enum class Cause : uint8_t { kNone, kReadsFail, kWritesFail, kWritesHang };
 
   explicit TierHealth(const TierHealthOptions& options = TierHealthOptions())
       : options_(options),
@@ -44,21 +43,24 @@ class TierHealth {
 
   void NoteRead(bool ok, TimeNs now);
   void NoteWrite(bool ok, TimeNs now);
-  // For how long writes have been in flight without one that ended; 0: none are. While they hang no
-  // probe is wanted: it would say nothing of them.
+  // For how long writes have been in flight without one that ended; 0: none are. While they hang a
+  // probe says nothing of them: it is wanted for reads alone.
   void NoteWriteSilence(TimeNs silence, TimeNs now);
 
   bool reads_out() const { return reads_.out; }
   bool writes_out() const { return writes_.out; }
-  // Why it is out, or was last.
-  Cause cause() const { return cause_; }
+  // They are out, and do not end.
+  bool writes_hang() const { return writes_.out && hanging_; }
   // Degraded: some failed lately, or writes are out.
   State state(TimeNs now) const;
+  // When a failure is forgotten that makes it degraded.
+  TimeNs forgets_at() const { return failed_at_ + options_.memory; }
 
   // When a probe should begin; kNever while none is wanted, or one runs.
-  TimeNs next_probe() const { return probing_ || hanging_ ? kNever : next_probe_; }
+  TimeNs next_probe() const { return probing_ || (hanging_ && !reads_.out) ? kNever : next_probe_; }
   void ProbeBegan() { probing_ = true; }
-  // One that failed leaves it out; one that went well brings both back.
+  // One that failed leaves it out; one that went well brings both back, but for writes that hang.
+  // The first write that fails then puts writes out again.
   void ProbeEnded(bool ok, TimeNs now);
 
  private:
@@ -66,13 +68,12 @@ class TierHealth {
     uint32_t failures = 0;  // In a row.
     bool out = false;
   };
-  void Note(Direction& direction, Cause cause, bool ok, TimeNs now);
-  void PutOut(Direction& direction, Cause cause, TimeNs now);
+  void Note(Direction& direction, bool ok, TimeNs now);
+  void PutOut(Direction& direction, TimeNs now);
 
   TierHealthOptions options_;
   Direction reads_;
   Direction writes_;
-  Cause cause_ = Cause::kNone;
   TimeNs failed_at_;
   TimeNs back_at_;
   TimeNs wait_;  // Before the next probe.

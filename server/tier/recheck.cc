@@ -21,10 +21,17 @@ struct Free {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
 
+// Room for a chunk: what is nearly full takes a block and fails the next write.
+constexpr off_t kRoomBytes = 16 << 20;
+
 // 0 or an errno; what was read back is compared by the caller.
 int WriteAndRead(int fd, std::byte* memory) {
+  if (fallocate(fd, 0, 0, kRoomBytes) != 0 && errno != EOPNOTSUPP) return errno;
   const ssize_t written = pwrite(fd, memory, kBlockBytes, 0);
   if (written != kBlockBytes) return written < 0 ? errno : ENOSPC;
+  if (fdatasync(fd) != 0) return errno;
+  // Where I/O is buffered: else the page cache answers for the disk.
+  (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   const ssize_t read = pread(fd, memory + kBlockBytes, kBlockBytes, 0);
   if (read != kBlockBytes) return read < 0 ? errno : EIO;
   return 0;
@@ -32,6 +39,10 @@ int WriteAndRead(int fd, std::byte* memory) {
 
 absl::Status TryFile(int root_fd, const std::string& root, bool direct) {
   const std::string path = RandomSibling("v1/", ".probe-");
+  // Someone may have emptied it to repair it.
+  if (const int error = MakeFolders(root_fd, "v1/"); error != 0) {
+    return ErrnoStatus(error, "make folder", root + "/v1");
+  }
   const std::string where = root + "/" + path;
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | (direct ? O_DIRECT : 0);
   const UniqueFd fd(openat(root_fd, path.c_str(), flags, 0600));

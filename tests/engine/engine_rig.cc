@@ -12,6 +12,7 @@
 #include "server/base/logging.h"
 #include "server/tier/file_tier.h"
 #include "tests/support/fake_gpu.h"
+#include "tests/support/faulty_queue.h"
 
 namespace kvstream::engine {
 namespace {
@@ -32,17 +33,18 @@ uint64_t OperationOf(const SessionEvent& event) {
       event);
 }
 
-tier::ResultHook HookOf(std::shared_ptr<FailingIo> failing) {
-  return [failing = std::move(failing)](const tier::Operation& operation, int32_t result) {
-    using Kind = tier::Operation::Kind;
-    const int error = operation.kind == Kind::kRead    ? failing->read.load()
-                      : operation.kind == Kind::kWrite ? failing->write.load()
-                      : operation.kind == Kind::kOpen  ? failing->open.load()
-                                                       : 0;
-    if (error == 0) return result;
-    if (operation.kind == Kind::kOpen && result >= 0) close(result);
-    return -error;
-  };
+tier::QueueWrapper WrapperOf(std::shared_ptr<FailingIo> failing) {
+  return test::FaultyQueue::Wrapper(
+      nullptr, [failing = std::move(failing)](const tier::Operation& operation, int32_t result) {
+        using Kind = tier::Operation::Kind;
+        const int error = operation.kind == Kind::kRead    ? failing->read.load()
+                          : operation.kind == Kind::kWrite ? failing->write.load()
+                          : operation.kind == Kind::kOpen  ? failing->open.load()
+                                                           : 0;
+        if (error == 0) return result;
+        if (operation.kind == Kind::kOpen && result >= 0) close(result);
+        return -error;
+      });
 }
 
 }  // namespace
@@ -164,7 +166,7 @@ EngineRig::EngineRig(const std::function<void(EngineOptions&)>& tweak) {
     std::filesystem::create_directory(root);
     tier::TierOptions tier{.id = TierId{i}, .name = std::to_string(i), .root = root};
     auto failing = std::make_shared<FailingIo>();
-    auto opened = tier::FileTier::Open(tier, pool_->bytes(), engine_.get(), HookOf(failing));
+    auto opened = tier::FileTier::Open(tier, pool_->bytes(), engine_.get(), WrapperOf(failing));
     EXPECT_TRUE(opened.ok()) << opened.status();
     tiers_.push_back(std::make_unique<GatedTier>(*std::move(opened), failing));
     raw.push_back(tiers_.back().get());

@@ -78,6 +78,17 @@ TEST_F(TierKeeperTest, ReadsThatFailPutATierOutUntilItWorksAgain) {
   EXPECT_EQ(Get(Keys(100, 8)).leading_valid, 8u);
 }
 
+// Each chunk has four segments, so twelve reads fail, of three files: that may be theirs alone.
+TEST_F(TierKeeperTest, AFewFilesThatCannotBeReadPutNoTierOut) {
+  ASSERT_EQ(Put(Keys(1, 16)), absl::StatusCode::kOk);
+  AwaitWritten();
+  for (size_t tier : {0, 1}) rig_.tier(tier).failing().read = EIO;
+  EXPECT_EQ(Get(Keys(1, 3)).code, absl::StatusCode::kUnavailable);
+  for (size_t tier : {0, 1}) rig_.tier(tier).failing().read = 0;
+  EXPECT_EQ(stats(0).out.Get() + stats(1).out.Get(), 0u);
+  EXPECT_EQ(Get(Keys(4, 13)).leading_valid, 13u);
+}
+
 TEST_F(TierKeeperTest, WritesThatFailLeaveTheReadsAndTheOtherTierAlone) {
   ASSERT_EQ(Put(Keys(1, 8)), absl::StatusCode::kOk);
   AwaitWritten();
@@ -86,7 +97,6 @@ TEST_F(TierKeeperTest, WritesThatFailLeaveTheReadsAndTheOtherTierAlone) {
     EXPECT_EQ(Put(Keys(first, 4)), absl::StatusCode::kOk);
   }
   EXPECT_EQ(stats(0).out.Get(), 0u);
-  EXPECT_EQ(stats(0).degraded.Get() + stats(0).probing.Get(), 1u);
   for (uint64_t first = 1000; first < 1040; first += 4) {
     EXPECT_EQ(Put(Keys(first, 4)), absl::StatusCode::kOk);
   }
@@ -100,11 +110,15 @@ TEST_F(TierKeeperTest, WritesThatFailLeaveTheReadsAndTheOtherTierAlone) {
 
 TEST_F(TierKeeperTest, AChunkWhoseEveryWriteFailsIsWithdrawnAndTold) {
   for (size_t tier : {0, 1}) rig_.tier(tier).failing().write = EIO;
+  for (uint64_t first = 100; first < 140; first += 4) {  // So many that both writes are out.
+    EXPECT_EQ(Put(Keys(first, 4)), absl::StatusCode::kUnavailable);
+  }
+  const uint64_t lost = rig_.stats().chunks_lost.Get();
   EXPECT_EQ(Put(Keys(1, 4)), absl::StatusCode::kUnavailable);
   EXPECT_THAT(
       sink_->Wait<StoreDurable>(last_op_).results,
       testing::Each(testing::Field(&StoreDurable::Result::code, absl::StatusCode::kUnavailable)));
-  EXPECT_EQ(rig_.stats().chunks_lost.Get(), 4u);
+  EXPECT_EQ(rig_.stats().chunks_lost.Get(), lost + 4);
   EXPECT_EQ(Get(Keys(1, 4)).code, absl::StatusCode::kNotFound);
   for (size_t tier : {0, 1}) rig_.tier(tier).failing().write = 0;
   EXPECT_EQ(Put(Keys(1, 4)), absl::StatusCode::kOk) << "nothing of it is left";
@@ -112,7 +126,7 @@ TEST_F(TierKeeperTest, AChunkWhoseEveryWriteFailsIsWithdrawnAndTold) {
   EXPECT_TRUE(rig_.Holds(session_, Keys(1, 4)));
 }
 
-TEST_F(TierKeeperTest, OneFailedReadFailsItsChunkAloneAndAShortageForgetsNothing) {
+TEST_F(TierKeeperTest, AShortageOfDescriptorsForgetsNothing) {
   ASSERT_EQ(Put(Keys(1, 8)), absl::StatusCode::kOk);
   AwaitWritten();
   for (size_t tier : {0, 1}) rig_.tier(tier).failing().open = EMFILE;

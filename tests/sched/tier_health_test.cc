@@ -6,7 +6,6 @@ namespace kvstream::sched {
 namespace {
 
 using State = TierHealth::State;
-using Cause = TierHealth::Cause;
 
 class TierHealthTest : public testing::Test {
  protected:
@@ -48,7 +47,6 @@ TEST_F(TierHealthTest, ReadsThatFailInARowPutItOutUntilAProbeGoesWell) {
   FailReads(options_.failures);
   EXPECT_TRUE(health_.reads_out());
   EXPECT_FALSE(health_.writes_out());
-  EXPECT_EQ(health_.cause(), Cause::kReadsFail);
   EXPECT_EQ(health_.state(now_), State::kOut);
   health_.NoteRead(true, now_);  // One that was in flight tells nothing of the next.
   EXPECT_TRUE(health_.reads_out());
@@ -63,7 +61,7 @@ TEST_F(TierHealthTest, WritesThatFailLeaveReadsAlone) {
   EXPECT_TRUE(health_.writes_out());
   EXPECT_FALSE(health_.reads_out());
   EXPECT_EQ(health_.state(now_), State::kDegraded);
-  EXPECT_EQ(health_.cause(), Cause::kWritesFail);
+  EXPECT_FALSE(health_.writes_hang());
   Probe(true);
   EXPECT_FALSE(health_.writes_out());
 }
@@ -73,7 +71,7 @@ TEST_F(TierHealthTest, WritesThatDoNotEndAreOut) {
   EXPECT_FALSE(health_.writes_out());
   health_.NoteWriteSilence(options_.writes_stuck, now_);
   EXPECT_TRUE(health_.writes_out());
-  EXPECT_EQ(health_.cause(), Cause::kWritesHang);
+  EXPECT_TRUE(health_.writes_hang());
   EXPECT_EQ(health_.next_probe(), kNever) << "it would tell nothing of those writes";
   health_.NoteWriteSilence(0, now_);
   Probe(true);
@@ -102,6 +100,29 @@ TEST_F(TierHealthTest, OneThatFlapsIsProbedLessOftenUntilItHasBeenWellForLong) {
   now_ += options_.memory;
   FailReads(options_.failures);
   EXPECT_EQ(Probe(true), options_.first_probe);
+}
+
+TEST_F(TierHealthTest, OneFailedWriteAfterAProbeIsEnough) {
+  FailWrites(options_.failures);
+  Probe(true);
+  FailWrites(1);
+  EXPECT_TRUE(health_.writes_out()) << "a file system that is nearly full takes a probe";
+  Probe(true);
+  health_.NoteWrite(true, now_);
+  FailWrites(options_.failures - 1);
+  EXPECT_FALSE(health_.writes_out());
+}
+
+TEST_F(TierHealthTest, ReadsAreTriedThoughAWriteHangsAndBringNoWritesBack) {
+  health_.NoteWriteSilence(options_.writes_stuck, now_);
+  FailReads(options_.failures);
+  Probe(true);
+  EXPECT_FALSE(health_.reads_out());
+  EXPECT_TRUE(health_.writes_out());
+  EXPECT_EQ(health_.next_probe(), kNever);
+  health_.NoteWriteSilence(0, now_);
+  Probe(true);
+  EXPECT_FALSE(health_.writes_out());
 }
 
 TEST_F(TierHealthTest, BothDirectionsHaveOneProbe) {
