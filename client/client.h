@@ -94,8 +94,9 @@ class Client {
 
   // Ends the session: the daemon cancels what runs and lets go of all memory; operations that have
   // not ended end with UNAVAILABLE. DEADLINE_EXCEEDED when the daemon has not let go within
-  // call_timeout: such operations never end, and memory that the caller had attached must be left
-  // alone until the daemon is gone. Idempotent.
+  // call_timeout: such operations never end, and memory that the caller had attached or registered
+  // must be left alone until the daemon is gone. Idempotent. Registered memory may be freed once
+  // this was OK and the client is destroyed: its landing handler may still copy until then.
   absl::Status Close();
 
   // Idempotent: the same namespace has the same id. `local_shards`: the shards whose ranks run on
@@ -112,14 +113,17 @@ class Client {
   // use it: the daemon keeps it until the session ends then.
   absl::Status DropHostBuffer(HostBuffer buffer);
 
-  // GPU memory, which client/cuda describes; the session's number is filled in. FAILED_PRECONDITION
-  // when the daemon has no GPU, or none of that name. The daemon keeps the memory open until
-  // UnregisterMemory or the session's end: it must not be freed before.
+  // GPU memory, which client/cuda describes; the session's number is filled in. Errors as of the
+  // RPC (kvstream.proto); after DEADLINE_EXCEEDED it counts as registered until the session's end.
+  // The daemon keeps the memory open until UnregisterMemory or the session's end: it must not be
+  // freed before. With a LandingBuffer use its RegisterRegion instead.
   absl::StatusOr<RegionHandle> RegisterMemory(v1::RegisterMemoryRequest request);
-  // Returns after the region's last DMA. NOT_FOUND when it is not this session's.
+  // OK: the daemon has closed it, and it may be freed. FAILED_PRECONDITION: operations use it.
+  // NOT_FOUND when it is not this session's, also where an earlier call ended with
+  // DEADLINE_EXCEEDED: then only the session's end tells when it is closed.
   absl::Status UnregisterMemory(uint64_t region_id);
   // Hands over a VMM allocation, exported as a POSIX descriptor; it stays the caller's. Returns the
-  // handoff_memory_id for one RegisterMemory.
+  // handoff_memory_id, for any number of RegisterMemory: attach each allocation once.
   absl::StatusOr<uint64_t> AttachDeviceMemory(int fd, const std::string& gpu_uuid,
                                               uint64_t allocation_bytes);
   // From now on landing events are the handler's. REQUIRES: none was set, and no operation names

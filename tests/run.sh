@@ -7,8 +7,8 @@
 #
 #   --preset NAME    preset of CMakePresets.json: release (default), debug, asan-ubsan, tsan
 #   --filter REGEX   only the tests whose name matches
-#   --gpu            only what runs on a GPU: it needs one, the CUDA toolkit and nvcc, and says
-#                    which of them is missing
+#   --gpu            only the mini-engine's scenarios on a GPU, in a minute: needs one, the CUDA
+#                    toolkit and nvcc, and says SKIPPED and which of them is missing
 #   --seeds N        only the simulation of the whole engine, in N worlds, on all cores
 #   --first-seed F   from this seed on (default 1), so that machines can share the work
 #   --seed S         only that world, with a trace of all that happens in it
