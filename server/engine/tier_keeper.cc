@@ -137,21 +137,22 @@ void TierKeeper::TakeResult(TierId tier, TimeNs now) {
 }
 
 TimeNs TierKeeper::NextDeadline() const {
+  TimeNs next = next_deadline_;
   for (uint32_t t = 0; t < keeps_.size(); ++t) {
-    if (parts_.staging->queue().writing(TierId{t}))
-      return std::min(next_deadline_, ticked_ + look_);
+    const TierHealth& health = keeps_[t].health;
+    if (health.writes_hang()) continue;  // The end of a write will tell.
+    next = std::min(next, health.HangAt(parts_.staging->queue().SilentSince(TierId{t})));
   }
-  return next_deadline_;
+  return next;
 }
 
 void TierKeeper::Tick(TimeNs now) {
-  ticked_ = now;
   next_deadline_ = kNever;
   for (uint32_t t = 0; t < keeps_.size(); ++t) {
     const TierId tier{t};
     TierHealth& health = keeps_[t].health;
     const bool hung = health.writes_hang();
-    health.NoteWriteSilence(parts_.staging->queue().Silence(tier, now), now);
+    health.NoteWritesSilentSince(parts_.staging->queue().SilentSince(tier), now);
     if (health.writes_hang() != hung) Apply(now);
     if (keeps_[t].result != nullptr) TakeResult(tier, now);
     if (health.next_probe() <= now) Try(tier);

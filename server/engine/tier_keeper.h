@@ -33,8 +33,7 @@ class TierKeeper {
     // False: tries run on the loop, which a simulation is.
     bool threads = true;
   };
-  TierKeeper(const Parts& parts, const sched::TierHealthOptions& options)
-      : parts_(parts), look_(options.writes_stuck / 8) {
+  TierKeeper(const Parts& parts, const sched::TierHealthOptions& options) : parts_(parts) {
     keeps_.resize(parts.tiers.size(), Keep{sched::TierHealth(options)});
   }
 
@@ -78,9 +77,7 @@ class TierKeeper {
   void TakeResult(TierId tier, TimeNs now);
 
   const Parts parts_;
-  const TimeNs look_;        // How often it looks at writes in flight.
   std::vector<Keep> keeps_;  // By TierId.
-  TimeNs ticked_ = 0;
   TimeNs next_deadline_ = kNever;
 };
 

@@ -8,8 +8,8 @@ void TierHealth::NoteRead(bool ok, TimeNs now) { Note(reads_, ok, now); }
 
 void TierHealth::NoteWrite(bool ok, TimeNs now) { Note(writes_, ok, now); }
 
-void TierHealth::NoteWriteSilence(TimeNs silence, TimeNs now) {
-  hanging_ = silence >= options_.writes_stuck;
+void TierHealth::NoteWritesSilentSince(TimeNs since, TimeNs now) {
+  hanging_ = HangAt(since) <= now;
   if (hanging_) PutOut(writes_, now);
 }
 

@@ -43,9 +43,13 @@ class TierHealth {
 
   void NoteRead(bool ok, TimeNs now);
   void NoteWrite(bool ok, TimeNs now);
-  // For how long writes have been in flight without one that ended; 0: none are. While they hang a
-  // probe says nothing of them: it is wanted for reads alone.
-  void NoteWriteSilence(TimeNs silence, TimeNs now);
+  // Since when writes have been in flight without one that ended; kNever: none are. While they hang
+  // a probe says nothing of them: it is wanted for reads alone.
+  void NoteWritesSilentSince(TimeNs since, TimeNs now);
+  // When such writes hang.
+  TimeNs HangAt(TimeNs since) const {
+    return since == kNever ? kNever : since + options_.writes_stuck;
+  }
 
   bool reads_out() const { return reads_.out; }
   bool writes_out() const { return writes_.out; }

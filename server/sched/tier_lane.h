@@ -70,10 +70,8 @@ class TierLane {
   // without claims only completions lower that.
   bool UpdateChoked(bool silent);
   bool choked() const { return choked_; }
-  // For how long something has been in flight without an end; 0: nothing is.
-  TimeNs Silence(TimeNs now) const {
-    return in_flight_ == 0 ? 0 : now - std::max(last_end_, busy_since_);
-  }
+  // Since when something has been in flight without an end; kNever: nothing is.
+  TimeNs SilentSince() const { return in_flight_ == 0 ? kNever : std::max(last_end_, busy_since_); }
   // When a read last ended; 0 if none has.
   TimeNs last_end() const { return last_end_; }
 

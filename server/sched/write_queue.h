@@ -94,9 +94,8 @@ class WriteQueue {
   uint64_t staged_bytes() const { return staged_bytes_; }
   uint64_t backlog(TierId tier) const { return tiers_[tier.value].backlog; }
   double rate(TierId tier) const { return tiers_[tier.value].lane.rate(); }
-  bool writing(TierId tier) const { return tiers_[tier.value].lane.in_flight() > 0; }
-  // For how long a tier has had writes in flight without one that ended; 0: it has none.
-  TimeNs Silence(TierId tier, TimeNs now) const { return tiers_[tier.value].lane.Silence(now); }
+  // Since when a tier has had writes in flight without one that ended; kNever: it has none.
+  TimeNs SilentSince(TierId tier) const { return tiers_[tier.value].lane.SilentSince(); }
 
  private:
   struct Chunk {

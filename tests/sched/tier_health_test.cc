@@ -67,13 +67,13 @@ TEST_F(TierHealthTest, WritesThatFailLeaveReadsAlone) {
 }
 
 TEST_F(TierHealthTest, WritesThatDoNotEndAreOut) {
-  health_.NoteWriteSilence(options_.writes_stuck - 1, now_);
+  health_.NoteWritesSilentSince(now_ - options_.writes_stuck + 1, now_);
   EXPECT_FALSE(health_.writes_out());
-  health_.NoteWriteSilence(options_.writes_stuck, now_);
+  health_.NoteWritesSilentSince(now_ - options_.writes_stuck, now_);
   EXPECT_TRUE(health_.writes_out());
   EXPECT_TRUE(health_.writes_hang());
   EXPECT_EQ(health_.next_probe(), kNever) << "it would tell nothing of those writes";
-  health_.NoteWriteSilence(0, now_);
+  health_.NoteWritesSilentSince(kNever, now_);
   Probe(true);
   EXPECT_FALSE(health_.writes_out());
 }
@@ -114,13 +114,13 @@ TEST_F(TierHealthTest, OneFailedWriteAfterAProbeIsEnough) {
 }
 
 TEST_F(TierHealthTest, ReadsAreTriedThoughAWriteHangsAndBringNoWritesBack) {
-  health_.NoteWriteSilence(options_.writes_stuck, now_);
+  health_.NoteWritesSilentSince(now_ - options_.writes_stuck, now_);
   FailReads(options_.failures);
   Probe(true);
   EXPECT_FALSE(health_.reads_out());
   EXPECT_TRUE(health_.writes_out());
   EXPECT_EQ(health_.next_probe(), kNever);
-  health_.NoteWriteSilence(0, now_);
+  health_.NoteWritesSilentSince(kNever, now_);
   Probe(true);
   EXPECT_FALSE(health_.writes_out());
 }
