@@ -60,7 +60,7 @@ void IoLoop::Run(const Options& options) {
 }
 
 absl::Status IoLoop::SetUp(const Options& options) {
-  const absl::Status status =
+  absl::Status status =
       options.engine == IoEngine::kUring ? SetUpUring(options) : SetUpThreads(options);
   if (status.ok() && options.wrap) queue_ = options.wrap(std::move(queue_));
   return status;

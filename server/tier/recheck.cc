@@ -65,7 +65,7 @@ absl::Status TryFile(int root_fd, const std::string& root, bool direct) {
 }  // namespace
 
 absl::Status Recheck(const UniqueFd& root_fd, const std::string& root, bool direct) {
-  const absl::Status status = TryFile(root_fd.get(), root, direct);
+  absl::Status status = TryFile(root_fd.get(), root, direct);
   if (status.ok()) return status;
   struct stat named {};
   struct stat opened {};
