@@ -101,13 +101,14 @@ void ReadOps::OnStagedCopied(const CopyResult& result, TimeNs now) {
   if (!verified || place.region == nullptr || operation.ended_early) {
     return EndStagedPart(result.id, verified, now);
   }
-  if (copy.unverified == 0 && copy.ok) {  // A worker that is slow keeps no copy thread busy.
-    router_.OnStagedVerified(copy.item, now);
-    Pump(now);
-  }
   CopyToDevice(CopyKind::kStaged, result.id, result.part, copy.item,
                result.part * chunk.shape.segment_bytes,
                {parts_.pool + chunk.slots[result.part].offset, chunk.shape.BytesOf(result.part)});
+  if (copy.unverified > 0 || !copy.ok) return;
+  // A worker that is slow keeps no copy thread busy. Last: others begin, and move the table.
+  const sched::ItemRef item = copy.item;
+  router_.OnStagedVerified(item, now);
+  Pump(now);
 }
 
 void ReadOps::EndStagedPart(uint64_t id, bool verified, TimeNs now) {
