@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
+#include "client/admin.h"
 #include "tests/support/device_worker.h"
 #include "tests/support/test_daemon.h"
 
@@ -52,6 +53,31 @@ TEST_F(DeviceStallTest, WhoSharesAChunkWithAStoppedWorkerDoesNotWaitForIt) {
   ASSERT_TRUE(reads[0]->WaitEnded(kPatience));
   EXPECT_TRUE(reads[0]->status().ok()) << reads[0]->status();
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(stopped.Holds(keys[i], tables[i]));
+}
+
+// More than are verified at a time: each that is lets another begin.
+TEST_F(DeviceStallTest, ManyStagedChunksAreReadBackAtOnce) {
+  DeviceWorker::Shape shape = LandingShape();
+  shape.blocks = 1024;
+  DeviceWorker worker(daemon_.socket(), shape);
+  Admin admin(daemon_.socket(), kPatience);
+  for (const char* tier : {"nvme", "pfs"}) {
+    ASSERT_TRUE(admin.SetTierInService(tier, false).ok());
+  }
+  const auto keys = Keys(1, 200);
+  const auto first = worker.Shuffled(200, 1);
+  for (size_t i = 0; i < keys.size(); ++i) worker.Fill(keys[i], first[i]);
+  const auto store = *worker.client().Store(worker.StoreOf(keys, first));
+  ASSERT_TRUE(store->WaitReleased(kPatience));
+  for (uint32_t seed = 2; seed < 5; ++seed) {
+    const auto tables = worker.Shuffled(200, seed);
+    EXPECT_EQ(worker.Get(keys, tables).leading_valid(), 200u);
+    for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(worker.Holds(keys[i], tables[i])) << i;
+  }
+  for (const char* tier : {"nvme", "pfs"}) {
+    ASSERT_TRUE(admin.SetTierInService(tier, true).ok());
+  }
+  daemon_.WaitWritten();
 }
 
 class DeviceStalledTest : public DeviceStallTest {
