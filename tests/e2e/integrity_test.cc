@@ -76,8 +76,8 @@ TEST_F(IntegrityTest, AFlippedBitInAnySegmentIsNeverDeliveredAndTheOtherReplicaI
       const v1::RequestDone done = worker_.Get(keys);
       ASSERT_EQ(done.leading_valid(), keys.size()) << done.message();
       for (size_t i = 0; i < keys.size(); ++i) ASSERT_TRUE(worker_.Holds(keys[i], i)) << i;
-      EXPECT_GT(Corrupt(tier), corrupt) << "tier " << tier << " segment " << segment;
-      // Each is found out in time, and none is left under its name.
+      // A busy machine's tier may have read none of them yet. Each is found out in time, and none
+      // is left under its name.
       daemon_.WaitUntil(
           [&] {
             EXPECT_EQ(worker_.Get(keys).leading_valid(), keys.size());
