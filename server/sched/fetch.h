@@ -118,6 +118,7 @@ struct Read {
   uint64_t ahead = 0;        // Bytes in flight on the tier when it began.
   TimeNs expected = 0;       // How long it should take; 0 where that was not known.
   bool orphan = false;       // Nobody waits for it: its slot counts as quarantined.
+  bool overdue = false;      // Late when somebody gave it up: no longer relied on.
   uint64_t copies = 0;       // Of its slot, that are running.
   bool verified = false;     // Its bytes are known to be right.
   bool damaged = false;      // They are not.

@@ -194,7 +194,7 @@ void Router::RemoveStep(Step* step) {
   }
 }
 
-void Router::FailBatch(Batch* batch, absl::StatusCode code) {
+void Router::FailBatch(Batch* batch, absl::StatusCode code, TimeNs now) {
   const OperationId id = batch->id;
   const auto requests = static_cast<uint32_t>(batch->requests.size());
   std::vector<uint32_t> left;  // Fetches.
@@ -211,16 +211,20 @@ void Router::FailBatch(Batch* batch, absl::StatusCode code) {
   }
   std::sort(left.begin(), left.end());
   left.erase(std::unique(left.begin(), left.end()), left.end());
-  for (const uint32_t fetch : left) Leave(fetches_[fetch], *batch);
-  for (uint32_t r = 0; r < requests; ++r) {
-    if (MaybeFinish(batch, r)) return;
+  for (const uint32_t fetch : left) {
+    NoteOverdue(fetches_[fetch], *batch, now);
+    Leave(fetches_[fetch], *batch);
   }
+  for (uint32_t r = 0; r < requests; ++r) {
+    if (MaybeFinish(batch, r)) break;
+  }
+  for (const uint32_t fetch : left) FailOverdue(fetches_[fetch]);
 }
 
 void Router::Fail(OperationId id, absl::StatusCode code, TimeNs now) {
   const auto it = batches_.find(id);
   if (it == batches_.end()) return;
-  FailBatch(it->second.get(), code);
+  FailBatch(it->second.get(), code, now);
   Settle(now);
 }
 
@@ -277,7 +281,7 @@ void Router::Tick(TimeNs now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const OperationId id = deadlines_.begin()->second;
     deadlines_.erase(deadlines_.begin());  // A batch may outlive it by the copies that are running.
-    FailBatch(batches_.at(id).get(), absl::StatusCode::kDeadlineExceeded);
+    FailBatch(batches_.at(id).get(), absl::StatusCode::kDeadlineExceeded, now);
   }
   Settle(now);
 }

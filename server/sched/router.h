@@ -18,7 +18,8 @@
 //   - OK only when all segments of one content were copied to the item after verification;
 //   - a slot is freed only after the read and the copy that use it have ended;
 //   - bytes in flight of a tier stay within its window, or two segments where that is more and the
-//     config allows them, or one (kPublished looks at the configured window alone);
+//     config allows them, or one beside what is quarantined (kPublished looks at the configured
+//     window alone);
 //   - an item fails only if every usable replica failed, its deadline passed, or it was cancelled.
 //
 // Thread rule: one thread. Ownership: the slot allocator outlives the router.
@@ -111,7 +112,7 @@ class Router {
   // The source in use failed: tries the next one, or decides.
   void AdvanceItem(Batch* batch, const ItemRef& ref, absl::StatusCode failure);
   void Decide(Batch* batch, const ItemRef& ref, absl::StatusCode code);
-  void FailBatch(Batch* batch, absl::StatusCode code);
+  void FailBatch(Batch* batch, absl::StatusCode code, TimeNs now);
   // Emits RequestDone and BatchDone where due. True when the batch is gone.
   bool MaybeFinish(Batch* batch, uint32_t request);
   void RemoveStep(Step* step);
@@ -157,6 +158,11 @@ class Router {
   // The batch's waiters go, now or once their copies have ended.
   void Leave(Fetch& fetch, const Batch& batch);
   void UpdateOrphans(Fetch& fetch, uint32_t segment);
+  // The batch gives up: reads that it waited for and that are late are relied on no longer. Whoever
+  // wants the segment still, or again, has it read anew.
+  void NoteOverdue(Fetch& fetch, const Batch& batch, TimeNs now);
+  // Tiers that were asked twice for a segment in vain have failed the content.
+  void FailOverdue(Fetch& fetch);
   // A ticket is a read's place in the table and how often the place was used. `landed`: that it
   // must have been answered before, or must not.
   uint32_t ReadOf(Ticket ticket, bool landed) const;
@@ -203,6 +209,8 @@ class Router {
   // A read in flight for so long is late: hedge_after, or twice what is queued on its tier.
   TimeNs HedgeAge(const TierLane& lane) const;
   TimeNs HedgeAge(const TierLane& lane, uint64_t queued_bytes) const;
+  // Whether a read is, so that it may never end.
+  bool MayHang(const Read& read, TimeNs now) const;
   // Whether its oldest read is late.
   bool Late(const TierLane& lane, TimeNs now) const;
   // Whether it may hang: late, and nothing has come back for a while.

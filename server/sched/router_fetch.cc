@@ -170,9 +170,9 @@ void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code) {
 void Router::Reconsider(Fetch& fetch, uint32_t s) {
   SegmentState& segment = fetch.segments[s];
   if (segment.stage == Stage::kCopying) return;
-  const bool read_coming =
-      std::any_of(segment.reads.begin(), segment.reads.end(),
-                  [this](uint32_t r) { return lanes_[reads_[r].tier.value].usable(); });
+  const bool read_coming = std::any_of(
+      segment.reads.begin(), segment.reads.end(),
+      [this](uint32_t r) { return !reads_[r].overdue && lanes_[reads_[r].tier.value].usable(); });
   if (!Wanted(fetch, s)) {
     SetStage(fetch, s, segment.reads.empty() ? Stage::kIdle : Stage::kReading);
   } else if (read_coming) {
@@ -245,13 +245,42 @@ void Router::Leave(Fetch& fetch, const Batch& batch) {
 void Router::UpdateOrphans(Fetch& fetch, uint32_t s) {
   const SegmentState& segment = fetch.segments[s];
   if (segment.reads.empty()) return;
-  const bool orphan = segment.stage == Stage::kCopying || !Wanted(fetch, s);
+  const bool unwanted = segment.stage == Stage::kCopying || !Wanted(fetch, s);
   for (const uint32_t r : segment.reads) {
     Read& read = reads_[r];
+    const bool orphan = unwanted || read.overdue;
     if (read.orphan == orphan) continue;
     read.orphan = orphan;
     TierLane& lane = lanes_[read.tier.value];
     orphan ? lane.Quarantine(read.slot.bytes) : lane.Unquarantine(read.slot.bytes);
+  }
+}
+
+void Router::NoteOverdue(Fetch& fetch, const Batch& batch, TimeNs now) {
+  for (const Waiter& w : fetch.waiters) {
+    for (uint32_t s = 0; s < fetch.segments.size() && w.batch == &batch && !w.leaving; ++s) {
+      if (w.needs[s] != Need::kWanted) continue;
+      for (const uint32_t r : fetch.segments[s].reads) {
+        reads_[r].overdue = reads_[r].overdue || MayHang(reads_[r], now);
+      }
+    }
+  }
+}
+
+void Router::FailOverdue(Fetch& fetch) {
+  TierSet failed;
+  for (const SegmentState& segment : fetch.segments) {
+    TierSet once;
+    for (const uint32_t r : segment.reads) {
+      if (!reads_[r].overdue) continue;
+      if (once.Has(reads_[r].tier)) failed.Add(reads_[r].tier);
+      once.Add(reads_[r].tier);
+    }
+  }
+  for (const TierLane& lane : lanes_) {
+    if ((failed & fetch.tiers).Has(lane.id())) {
+      FailReplica(fetch, lane.id(), absl::StatusCode::kUnavailable);
+    }
   }
 }
 
@@ -281,6 +310,7 @@ void Router::FreeRead(uint32_t index) {
   slots_->Free(read.slot);
   read.live = false;
   read.orphan = false;
+  read.overdue = false;
   read.verified = false;
   read.damaged = false;
   free_reads_.push_back(index);

@@ -31,6 +31,10 @@ bool Router::Late(const TierLane& lane, TimeNs now) const {
   return oldest != kNoRead && now - reads_[oldest].began >= HedgeAge(lane);
 }
 
+bool Router::MayHang(const Read& read, TimeNs now) const {
+  return now - read.began >= std::max(HedgeAge(lanes_[read.tier.value]), kSilence);
+}
+
 bool Router::Silent(const TierLane& lane, TimeNs now) const {
   if (!Late(lane, now)) return false;
   const TimeNs since = std::max(lane.last_end(), reads_[lane.reads().oldest].began);
@@ -149,10 +153,23 @@ bool Router::Hedge(TierLane& lane, bool* no_room, TimeNs now) {
 void Router::ScheduleHedges(TimeNs now) {
   next_hedge_check_ = kNever;
   for (const TierLane& lane : lanes_) {
-    if (lane.reads().oldest == kNoRead) continue;
-    const TimeNs due = reads_[lane.reads().oldest].began + HedgeAge(lane);
-    next_hedge_check_ =
-        std::min(next_hedge_check_, due > now ? due : now + options_.hedge_after / 4);
+    const TimeNs age = HedgeAge(lane);
+    uint32_t next = lane.reads().oldest;
+    TimeNs late_for = kNever;  // The latest of those that are.
+    while (next != kNoRead && now - reads_[next].began >= age) {
+      late_for = now - reads_[next].began - age;
+      next = reads_[next].newer;
+    }
+    if (late_for != kNever) {
+      // What can be done about them changes with time as well, and ever less.
+      const TimeNs pause = std::max(options_.hedge_after, late_for) / 4;
+      next_hedge_check_ = std::min(next_hedge_check_, now + pause);
+      const TimeNs silent =
+          std::max(lane.last_end(), reads_[lane.reads().oldest].began) + std::max(age, kSilence);
+      if (silent > now) next_hedge_check_ = std::min(next_hedge_check_, silent);
+    }
+    if (next == kNoRead) continue;
+    next_hedge_check_ = std::min(next_hedge_check_, reads_[next].began + age);
     // Of reads that nobody waits for there is nothing to win.
     if (!options_.policy.hedges() || batches_.empty()) continue;
     for (const TierLane& other : lanes_) {

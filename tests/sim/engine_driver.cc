@@ -45,6 +45,8 @@ bool EngineDriver::Staged(const KeyDigest& key) const {
   return engine_.state_->staging.Find(key) != nullptr;
 }
 
+const sched::Router& EngineDriver::router() const { return engine_.state_->reads.router(); }
+
 bool EngineDriver::Usable(uint32_t tier) const {
   return engine_.state_->reads.router().lane(TierId{tier}).usable();
 }

@@ -40,6 +40,7 @@ class EngineDriver {
   bool sessions_ended();
 
   const store::ChunkIndex& index() const;
+  const sched::Router& router() const;
   bool Staged(const KeyDigest& key) const;
   // Tiers in service for all of the turn that runs, or ran last, as far as it has come.
   TierSet UsableThroughout() const;

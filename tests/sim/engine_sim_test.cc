@@ -79,7 +79,8 @@ TEST_F(EngineSimTest, EveryPromiseHoldsInEveryWorld) {
     SetSeed(seed);
     const size_t descriptors = OpenDescriptors();
     const std::string violation = ViolationOf(seed);
-    ASSERT_EQ(violation, "") << replay << Trace(seed, kTraceLines);
+    const size_t lines = only != 0 ? Journal::kLinesMax : kTraceLines;
+    ASSERT_EQ(violation, "") << replay << Trace(seed, lines);
     ASSERT_EQ(OpenDescriptors(), descriptors) << replay;
     if (only != 0) std::printf("%s", Trace(seed, Journal::kLinesMax).c_str());
   }

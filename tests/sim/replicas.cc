@@ -34,17 +34,30 @@ TierSet Replicas::SameContent(TierId tier, uint32_t key) const {
   return same;
 }
 
+TierSet Replicas::Others(TierId tier, uint32_t key) const {
+  const TierSet others = usable_.Without(TierSet::Of(tier));
+  // Who waits for a read that hangs is served from its own content alone.
+  for (uint32_t t = 0; t < tiers_.size(); ++t) {
+    const Replica& replica = at(TierId{t}, key);
+    if (replica.hangs && replica.content == content(tier, key)) {
+      return others & SameContent(tier, key);
+    }
+  }
+  return others;
+}
+
 bool Replicas::MayHarm(TierId tier, uint32_t key, FaultPoint point, const Fault& fault) {
   if (point == FaultPoint::kWrite) {
     // A write that fails says so. One that lies may be all that is ever published.
     const bool lies = fault.kind == Fault::Kind::kShort || fault.kind == Fault::Kind::kCorrupt;
     return !lies || !(good_[key] & usable_.Without(TierSet::Of(tier))).empty();
   }
-  TierSet others = usable_.Without(TierSet::Of(tier));
-  // A read that hangs is read again from its own content alone, and fails over to no other.
-  if (fault.kind == Fault::Kind::kNever) others = others & SameContent(tier, key);
+  const bool hangs = fault.kind == Fault::Kind::kNever;
+  TierSet others = Others(tier, key);
+  if (hangs) others = others & SameContent(tier, key);
   if (!OthersServe(tier, key, others)) return false;
   Harm(tier, key);
+  at(tier, key).hangs = at(tier, key).hangs || hangs;
   return true;
 }
 
@@ -62,14 +75,14 @@ void Replicas::Harm(TierId tier, uint32_t key) {
 void Replicas::DamageFile(TierId tier, uint32_t key, uint64_t at_byte) {
   const auto file = tiers_[tier.value]->files().find(names_.path(key));
   if (file == tiers_[tier.value]->files().end() || file->second.empty()) return;
-  if (!OthersServe(tier, key, usable_.Without(TierSet::Of(tier)))) return;
+  if (!OthersServe(tier, key, Others(tier, key))) return;
   Harm(tier, key);
   file->second[at_byte % file->second.size()] ^= std::byte{0x10};
 }
 
 void Replicas::RemoveFile(TierId tier, uint32_t key) {
   if (!Published(tier, key)) return;
-  if (!OthersServe(tier, key, usable_.Without(TierSet::Of(tier)))) return;
+  if (!OthersServe(tier, key, Others(tier, key))) return;
   Harm(tier, key);
   tiers_[tier.value]->files().erase(names_.path(key));
 }
@@ -87,7 +100,7 @@ void Replicas::AfterTurn(TierSet usable) {
     if (end.kind == tier::Completion::Kind::kRead) {
       Replica& replica = at(end.tier, end.key);
       replica.reads -= 1;
-      if (replica.reads == 0) replica.tainted = false;
+      if (replica.reads == 0) replica.tainted = replica.hangs = false;
     } else if (end.kind == tier::Completion::Kind::kWrite && end.published) {
       Publish(end.tier, end.key);
     }
@@ -131,7 +144,7 @@ void Replicas::Restart() {
   hopes_.clear();
   for (Replica& replica : replicas_) {
     replica.reads = 0;
-    replica.tainted = false;
+    replica.tainted = replica.hangs = false;
   }
   good_.assign(names_.keys(), {});
   for (uint32_t t = 0; t < tiers_.size(); ++t) usable_.Add(TierId{t});

@@ -65,6 +65,7 @@ class Replicas {
     // While it has reads in flight that the plan has harmed, a new file is not sure to stay known.
     bool tainted = false;
     bool harmed = false;
+    bool hangs = false;  // One of them never ends.
     ContentId content;
   };
   struct Hope {
@@ -83,7 +84,9 @@ class Replicas {
   const Replica& at(TierId tier, uint32_t key) const {
     return replicas_[tier.value * names_.keys() + key];
   }
-  // Whether `others` are enough for all that the tier's file of the key is good for.
+  // Who may serve instead of the tier's file of the key.
+  TierSet Others(TierId tier, uint32_t key) const;
+  // Whether `others` are enough for all that the file is good for.
   bool OthersServe(TierId tier, uint32_t key, TierSet others) const;
   // Good replicas of the content that the tier has a good one of.
   TierSet SameContent(TierId tier, uint32_t key) const;

@@ -1,5 +1,6 @@
 // The promises of the engine as a whole. Those to a client are checked by the client.
 #include "tests/sim/world.h"
+#include "tests/support/router_peer.h"
 
 namespace kvstream::sim {
 
@@ -11,6 +12,9 @@ void World::CheckTurn() {
     journal_.Fail("slots are in use that nobody holds");
   }
   CheckIndex();
+  const uint64_t segment_bytes = options_.segment_bytes;
+  const std::string wrong = sched::RouterPeer::Check(driver_->router(), segment_bytes, now_);
+  if (!wrong.empty()) journal_.Fail(wrong);
 }
 
 void World::CheckIndex() {

@@ -40,7 +40,7 @@ std::string RouterPeer::CheckSegment(const Router& router, const Fetch& fetch, u
     if (&router.fetches_[read.fetch] != &fetch || read.segment != segment) {
       return "a segment names the read of another";
     }
-    if (read.orphan != (state.stage == Stage::kCopying || !wanted)) {
+    if (read.orphan != (state.stage == Stage::kCopying || !wanted || read.overdue)) {
       return read.orphan ? "a read that is wanted is quarantined" : "an orphan is not quarantined";
     }
   }
@@ -55,9 +55,10 @@ std::string RouterPeer::CheckSegment(const Router& router, const Fetch& fetch, u
     case Stage::kReading:
       if (state.reads.empty()) return "a segment is said to be read and is not";
       if (wanted && std::none_of(state.reads.begin(), state.reads.end(), [&](uint32_t r) {
-            return router.lanes_[router.reads_[r].tier.value].usable();
+            const Read& read = router.reads_[r];
+            return !read.overdue && router.lanes_[read.tier.value].usable();
           })) {
-        return "a wanted segment is being read by tiers out of service alone";
+        return "a wanted segment is being read by tiers alone that are out of service or overdue";
       }
       return "";
     case Stage::kCopying:

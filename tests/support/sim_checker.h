@@ -95,6 +95,8 @@ class SimChecker {
   struct ReadModel {
     ReadSegment command;
     ReadStage stage = ReadStage::kReading;
+    TimeNs began = 0;
+    bool given_up = false;  // In flight for long when an item that wanted it ended early.
     bool good = false;  // Landed, and not failed verification.
     bool verified = false;
     size_t copies = 0;  // Running.
@@ -132,6 +134,7 @@ class SimChecker {
 
   ItemModel* ItemOf(const ItemRef& ref);
   void CheckDelivered(const ItemModel& item);
+  void GiveUp(const ItemModel& item, TimeNs now);
   void CheckFailedRightly(const BatchModel& batch, const ItemModel& item);
   void MarkUnusable(LaneModel& lane) { lane.unusable_order = order_; }
   void EndUse(const ContentId& content);

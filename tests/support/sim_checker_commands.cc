@@ -5,6 +5,17 @@
 
 namespace kvstream::sched {
 
+namespace {
+
+// A read that somebody gives up after less is still relied on.
+constexpr TimeNs kGivenUpAfter = kSecond;
+
+bool SamePlace(const ReadSegment& a, const ReadSegment& b) {
+  return a.content == b.content && a.segment == b.segment && a.tier == b.tier;
+}
+
+}  // namespace
+
 ItemModel* SimChecker::ItemOf(const ItemRef& ref) {
   const auto it = batches_.find(ref.batch);
   if (it == batches_.end() || ref.request >= it->second.requests.size() ||
@@ -14,7 +25,7 @@ ItemModel* SimChecker::ItemOf(const ItemRef& ref) {
   return &it->second.requests[ref.request].items[ref.item];
 }
 
-void SimChecker::On(const ReadSegment& command, TimeNs) {
+void SimChecker::On(const ReadSegment& command, TimeNs now) {
   const auto content = contents_.find(command.content);
   if (content == contents_.end() || command.segment >= content->second.shape.segments()) {
     return Fail("a read of something that nobody asked for");
@@ -26,15 +37,15 @@ void SimChecker::On(const ReadSegment& command, TimeNs) {
   if (command.slot.bytes != content->second.shape.PaddedBytesOf(command.segment)) {
     return Fail("a slot of another size than its segment");
   }
+  uint32_t before = 0;
   for (const auto& [ticket, read] : reads_) {
-    if (read.stage == ReadStage::kReading && read.command.content == command.content &&
-        read.command.segment == command.segment && read.command.tier == command.tier) {
-      return Fail("a tier reads one segment twice at once");
-    }
+    if (read.stage != ReadStage::kReading || !SamePlace(read.command, command)) continue;
+    if (!read.given_up || ++before > 1) return Fail("a tier reads one segment twice at once");
   }
   if (reads_.contains(command.ticket)) return Fail("a ticket was used twice");
   Hold(command.slot, command.ticket);
   reads_[command.ticket].command = command;
+  reads_[command.ticket].began = now;
   lane.in_flight += command.slot.bytes;
   lane.reads += 1;
   content->second.uses += 1;
@@ -110,9 +121,11 @@ void SimChecker::On(const ItemDone& command, TimeNs now) {
       break;
     case absl::StatusCode::kCancelled:
       if (!batch.cancelled) Fail("an item was cancelled that nobody cancelled");
+      GiveUp(*item, now);
       break;
     case absl::StatusCode::kDeadlineExceeded:
       if (now < batch.deadline) Fail("an item failed before its deadline for being late");
+      GiveUp(*item, now);
       break;
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kDataLoss:
@@ -123,6 +136,23 @@ void SimChecker::On(const ItemDone& command, TimeNs now) {
       Fail("an item failed with a code outside the vocabulary");
   }
   for (const Source& source : item->spec.sources) EndUse(source.content);
+}
+
+void SimChecker::GiveUp(const ItemModel& item, TimeNs now) {
+  for (const Source& source : item.spec.sources) {
+    std::vector<ReadSegment> given_up;
+    for (auto& [ticket, read] : reads_) {
+      if (read.stage != ReadStage::kReading || read.command.content != source.content) continue;
+      read.given_up = read.given_up || now - read.began >= kGivenUpAfter;
+      if (!read.given_up) continue;
+      for (const ReadSegment& other : given_up) {
+        if (SamePlace(read.command, other)) {
+          contents_.at(source.content).trouble.Add(other.tier);
+        }
+      }
+      given_up.push_back(read.command);
+    }
+  }
 }
 
 void SimChecker::CheckDelivered(const ItemModel& item) {
