@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -20,15 +21,19 @@ namespace {
 constexpr size_t kPacketBytesMax = 4096;
 // Between attempts to receive on a socket that fails without having ended.
 constexpr int kRetryMs = 10;
+// An infinite one has no sum with a time.
+constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
 
 // Waits for `fd` to be readable. False at the deadline.
-bool WaitReadable(int fd, absl::Time deadline) {
+bool WaitReadable(int fd, std::chrono::steady_clock::time_point deadline) {
   while (true) {
-    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
+    const int64_t left_ms =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
+            .count();
     pollfd entry{fd, POLLIN, 0};
     const int n = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left_ms, 0, 60'000)));
     if (n > 0) return true;
-    if (absl::Now() >= deadline) return false;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
   }
 }
 
@@ -90,7 +95,8 @@ Received ReceivePacket(int socket, HandoffConnection::Answer* answer) {
 
 absl::StatusOr<std::unique_ptr<HandoffConnection>> HandoffConnection::Connect(
     const std::string& path, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const auto deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(timeout, kTimeoutMax));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
@@ -125,7 +131,7 @@ void HandoffConnection::Stop() {
   thread_.join();
 }
 
-absl::Status HandoffConnection::TakeWelcome(absl::Time deadline) {
+absl::Status HandoffConnection::TakeWelcome(std::chrono::steady_clock::time_point deadline) {
   if (!WaitReadable(socket_.get(), deadline)) {
     return absl::DeadlineExceededError("connect to " + path_ + ": no welcome from the daemon");
   }

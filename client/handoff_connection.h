@@ -9,6 +9,7 @@
 // answer, otherwise what it answers.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -69,7 +70,7 @@ class HandoffConnection {
   };
 
   HandoffConnection(OwnedFd socket, OwnedFd stop, std::string path);
-  absl::Status TakeWelcome(absl::Time deadline);
+  absl::Status TakeWelcome(std::chrono::steady_clock::time_point deadline);
 
   // The rest runs on the reading thread.
   void Run(const std::function<void()>& on_end);

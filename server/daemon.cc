@@ -3,9 +3,13 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "server/base/clock.h"
@@ -63,16 +67,41 @@ absl::StatusOr<std::vector<absl::Status>> CheckRoots(
   return answers;
 }
 
+// A process that has been told to end stays for as long as the kernel waits for its I/O.
+constexpr char kWhatToDo[] =
+    "Stop it. If it has been stopped and does not end, it waits for storage that does not answer: "
+    "bring that back or detach it (a FUSE mount: umount -f), else only a reboot ends it. With "
+    "`required: false` the daemon starts without this tier.";
+
+// Whoever wrote its id into a lock file, as well as one can tell.
+std::string HolderOf(int lock) {
+  char text[16] = {};
+  const int pid = pread(lock, text, sizeof text - 1, 0) > 0 ? std::atoi(text) : 0;
+  if (pid <= 0) return "a process";
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  const std::string line{std::istreambuf_iterator<char>(stat), {}};
+  const size_t name_ends = line.rfind(')');
+  const bool known = name_ends != std::string::npos && name_ends + 2 < line.size();
+  return "process " + std::to_string(pid) +
+         (known ? " (state " + line.substr(name_ends + 2, 1) + ")" : " (not seen from here)");
+}
+
 absl::StatusOr<UniqueFd> LockRootNow(const std::string& root) {
   const std::string path = root + "/.kvstreamd.lock";
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, "open", path);
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
-      return absl::FailedPreconditionError("another kvstreamd uses " + root + " (it holds " + path +
-                                           ")");
+      return absl::FailedPreconditionError("another kvstreamd uses " + root + ": " +
+                                           HolderOf(fd.get()) + " holds " + path + ". " +
+                                           kWhatToDo);
     }
     return ErrnoStatus(errno, "flock", path);
+  }
+  const std::string pid = std::to_string(getpid()) + "\n";
+  if (ftruncate(fd.get(), 0) != 0 ||
+      pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    spdlog::warn("the lock cannot say who holds it: path={}", path);  // A full disk: it is held.
   }
   return fd;
 }
@@ -195,10 +224,11 @@ absl::Status Daemon::OpenTiers(const std::vector<absl::Status>& roots) {
   for (size_t i = 0; i < roots.size(); ++i) {
     const config::TierOptions& options = options_.tiers[i];
     absl::Status status = roots[i];
+    UniqueFd root_lock;
     if (status.ok() && !options.shared) {
       auto lock = LockRoot(options.root);
       if (lock.ok()) {
-        root_locks_.push_back(std::move(*lock));
+        root_lock = std::move(*lock);
       } else {
         status = lock.status();
       }
@@ -213,7 +243,7 @@ absl::Status Daemon::OpenTiers(const std::vector<absl::Status>& roots) {
             "tier open: tier={} root={} engine={} direct={} alignment={} registered={} reason={}",
             options.name, options.root, facts.io_engine, facts.direct, facts.alignment,
             facts.registered_buffers, facts.engine_reason + facts.buffered_reason);
-        tiers_.push_back({options, std::move(*tier)});
+        tiers_.push_back({options, std::move(*tier), {}, std::move(root_lock)});
         continue;
       }
       status = tier.status();
@@ -313,11 +343,17 @@ bool Daemon::Stop() {
   if (rpc_ != nullptr) rpc_->Shutdown(kStreamGrace);
   bool clean = engine_->Stop(Now() + kGpuStop);
   if (!clean) spdlog::warn("a GPU's copies never ended");
-  for (tier::Tier* tier : tiers()) {
-    if (tier->Stop(Now() + kTierStop)) continue;
-    spdlog::warn("requests never came back: tier={}", tier->options().name);
+  for (OpenTier& open : tiers_) {
+    if (open.tier == nullptr) continue;
+    if (open.tier->Stop(Now() + kTierStop)) {
+      open.lock.Reset();
+      continue;
+    }
+    spdlog::warn("requests never came back: tier={}", open.options.name);
     clean = false;
   }
+  if (!clean && rpc_ != nullptr) rpc_->ReleasePath();
+  if (!clean) handoff_->ReleasePath();
   return clean;
 }
 

@@ -43,7 +43,8 @@ class Daemon {
   // Refuses new work, finishes what runs, writes what is staged, for at most options.drain; then
   // ends sessions and threads. False when a tier still holds requests that never came back: the
   // process must then exit without destroying anything, since the kernel may yet write into the
-  // staging pool. Call once.
+  // staging pool. It may not be able to exit before that storage answers, so sockets and the
+  // directories of the other tiers are left to the next one. Call once.
   [[nodiscard]] bool Stop();
 
   // host:port of the metrics; empty when off.
@@ -57,6 +58,7 @@ class Daemon {
     config::TierOptions options;
     std::unique_ptr<tier::Tier> tier;  // Null: it did not open and is not required.
     std::string missing_cause = {};
+    UniqueFd lock = {};  // Of the directory.
   };
 
   explicit Daemon(const config::Options& options);
@@ -75,7 +77,6 @@ class Daemon {
   const uint64_t configured_pool_bytes_;
   BootId boot_id_;
   TimeNs started_;
-  std::vector<UniqueFd> root_locks_;
   std::unique_ptr<memory::SealedMemory> pool_;
   std::unique_ptr<gpu::Driver> driver_;
   std::unique_ptr<Pinning> pinning_;

@@ -1,5 +1,6 @@
 #include "server/engine/asides.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/base/check.h"
@@ -12,10 +13,20 @@ void Asides::Begin(TierId tier, const std::string& path, const KeyDigest& key,
                    absl::AnyInvocable<void()> done) {
   const Ticket ticket{next_ticket_++};
   Aside& aside = running_[ticket];
+  aside.tier = tier;
   aside.path = std::make_unique<const std::string>(path);
-  aside.done = std::move(done);
+  aside.done.push_back(std::move(done));
   tiers_[tier.value]->SetAside(tier::SetAsideRequest{
       ticket, aside.path.get(), [key](int fd) { return store::FileIsDamaged(fd, key); }});
+}
+
+bool Asides::WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<void()> done) {
+  const auto it = std::find_if(running_.begin(), running_.end(), [&](const auto& running) {
+    return running.second.tier == tier && *running.second.path == path;
+  });
+  if (it == running_.end()) return false;
+  it->second.done.push_back(std::move(done));
+  return true;
 }
 
 void Asides::OnCompletion(const tier::Completion& completion) {
@@ -29,7 +40,7 @@ void Asides::OnCompletion(const tier::Completion& completion) {
     spdlog::warn("a damaged file could not be set aside: tier={} file={} errno={}",
                  tiers_[completion.tier.value]->options().name, *aside.path, completion.error);
   }
-  aside.done();
+  for (auto& done : aside.done) done();
 }
 
 }  // namespace kvstream::engine

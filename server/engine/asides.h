@@ -25,13 +25,16 @@ class Asides {
   // `done` runs on the loop once the name is free, or the attempt failed.
   void Begin(TierId tier, const std::string& path, const KeyDigest& key,
              absl::AnyInvocable<void()> done);
+  // The same for an attempt that runs already; false, and nothing happens, when none does.
+  bool WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<void()> done);
   void OnCompletion(const tier::Completion& completion);
   bool empty() const { return running_.empty(); }
 
  private:
   struct Aside {
+    TierId tier;
     std::unique_ptr<const std::string> path;
-    absl::AnyInvocable<void()> done;
+    std::vector<absl::AnyInvocable<void()>> done;
   };
 
   const std::vector<tier::Tier*> tiers_;

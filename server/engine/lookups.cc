@@ -15,11 +15,11 @@ void Lookups::Begin(Lookup lookup, TimeNs now) {
 }
 
 void Lookups::Pump(TimeNs now) {
-  const size_t count = running_.size();
-  for (size_t i = 0; i < count; ++i) {
+  size_t left = kDigestsPerTurn;
+  for (size_t count = running_.size(); count > 0 && left > 0; --count) {
     Running running = std::move(running_.front());
     running_.pop_front();
-    if (Advance(running)) {
+    if (Advance(running, &left)) {
       Finish(running, now);
     } else {
       running_.push_back(std::move(running));
@@ -28,12 +28,12 @@ void Lookups::Pump(TimeNs now) {
 }
 
 // True when there is nothing more to examine.
-bool Lookups::Advance(Running& running) {
+bool Lookups::Advance(Running& running, size_t* digests_left) {
   const size_t keys = KeysOf(running.lookup);
-  const size_t step = std::max<size_t>(1, kDigestsPerTurn / running.lookup.members);
-  const size_t end = std::min(keys, running.next + step);
-  while (running.next < end) {
+  const size_t members = running.lookup.members;
+  while (running.next<keys&& * digests_left> 0) {
     Examine(running, running.next++);
+    *digests_left -= std::min(*digests_left, members);
     if (running.run_broken && !running.lookup.per_key) return true;
   }
   return running.next == keys;

@@ -34,7 +34,7 @@ class Lookups {
   explicit Lookups(const Parts& parts) : parts_(parts) {}
 
   void Begin(Lookup lookup, TimeNs now);
-  // A turn's worth of work on each.
+  // A turn's worth of work on them all, in their turn.
   void Pump(TimeNs now);
   // Replies to those that are through. Apart from Pump, so that the turn's numbers are published
   // before anybody hears of what they count.
@@ -55,7 +55,7 @@ class Lookups {
 
   size_t KeysOf(const Lookup& lookup) const { return lookup.digests.size() / lookup.members; }
   void Examine(Running& running, size_t key);
-  bool Advance(Running& running);
+  bool Advance(Running& running, size_t* digests_left);
   void Finish(Running& running, TimeNs now);
 
   struct Answer {

@@ -124,7 +124,7 @@ void ReadOps::EndStagedPart(uint64_t id, bool verified, TimeNs now) {
   if (ended.ok) {
     parts_.stats->bytes_from_pool.Add(chunk.shape.payload_bytes);
   } else {
-    spdlog::error("a staged chunk failed verification in memory: file={}", chunk.path);
+    parts_.staging->Condemn(ended.chunk, now);
   }
   parts_.staging->Unpin(ended.chunk);
   router_.OnStagedCopy(ended.item, ended.ok ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss,

@@ -62,12 +62,17 @@ void Staging::SetWritesOut(TierId tier, bool out) {
 }
 
 void Staging::Pump(TierSet demand, bool stores_wait, TimeNs now) {
-  for (const auto& command : queue_.Poll(demand, stores_wait, now)) Handle(command);
+  // What is handled at once may leave more to say.
+  for (auto commands = queue_.Poll(demand, stores_wait, now); !commands.empty();
+       commands = queue_.Poll(demand, stores_wait, now)) {
+    for (const auto& command : commands) Handle(command, now);
+  }
 }
 
-void Staging::Handle(const sched::WriteCommand& command) {
+void Staging::Handle(const sched::WriteCommand& command, TimeNs now) {
   if (const auto* start = std::get_if<sched::StartWrite>(&command)) {
     const StagedChunk& chunk = *chunks_.at(start->chunk);
+    if (chunk.damaged) return queue_.OnWritten(start->chunk, start->tier, false, now);
     const Ticket ticket{next_ticket_++};
     Write& write = writes_[ticket];
     write.chunk = start->chunk;
@@ -81,8 +86,10 @@ void Staging::Handle(const sched::WriteCommand& command) {
   } else if (const auto* finished = std::get_if<sched::ChunkFinished>(&command)) {
     StagedChunk& chunk = *chunks_.at(finished->chunk);
     chunk.finished = true;
-    parts_.index->RemoveStaged(chunk.key, chunk.content);
-    by_key_.erase(chunk.key);
+    if (!chunk.damaged) {  // Else it is withdrawn, and another may have the name.
+      parts_.index->RemoveStaged(chunk.key, chunk.content);
+      by_key_.erase(chunk.key);
+    }
     if (finished->written.empty()) {
       parts_.stats->chunks_lost.Add();
       Notify(chunk, absl::StatusCode::kUnavailable);
@@ -91,9 +98,32 @@ void Staging::Handle(const sched::WriteCommand& command) {
   }
 }
 
+void Staging::Condemn(StagedId id, TimeNs now) {
+  StagedChunk& chunk = *chunks_.at(id);
+  if (chunk.damaged) return;
+  chunk.damaged = true;
+  parts_.stats->staged_chunks_damaged.Add();
+  if (now >= damage_quiet_until_) {
+    damage_quiet_until_ = now + kWarnEvery;
+    spdlog::error("staged chunks change in the pool, is the memory sound? file={}", chunk.path);
+  }
+  if (chunk.finished) return;
+  parts_.index->RemoveStaged(chunk.key, chunk.content);
+  by_key_.erase(chunk.key);
+}
+
+void Staging::SetAside(TierId tier, const std::string& path, const KeyDigest& key) {
+  for (auto& [ticket, write] : writes_) {
+    if (write.tier == tier && chunks_.at(write.chunk)->path == path) write.met_damaged = true;
+  }
+  parts_.asides->Begin(tier, path, key, [] {});
+}
+
 void Staging::Submit(Ticket ticket) {
   const Write& write = writes_.at(ticket);
   const StagedChunk& chunk = *chunks_.at(write.chunk);
+  // What would be met there now is not what will be there.
+  if (parts_.asides->WhenDone(write.tier, chunk.path, [this, ticket] { Submit(ticket); })) return;
   tier::WriteRequest request{ticket, &chunk.path, write.header->bytes, {}};
   for (uint32_t s = 0; s < chunk.shape.segments(); ++s) {
     request.pieces.emplace_back(parts_.pool + chunk.slots[s].offset, chunk.shape.PaddedBytesOf(s));
@@ -109,14 +139,18 @@ void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
   const TierId tier = write.tier;
   TierEngineStats& stats = parts_.stats->tiers[tier.value];
   bool ok = completion.code == absl::StatusCode::kOk;
-  if (ok) {
+  if (ok && chunk.damaged) {
+    // It is looked at there, and deleted if it is damaged.
+    parts_.asides->Begin(tier, chunk.path, chunk.key, [] {});
+    ok = false;
+  } else if (ok) {
     Published(chunk, tier, chunk.content, chunk.checksums);
     stats.chunks_written.Add();
   } else if (completion.code == absl::StatusCode::kAlreadyExists) {
     if (!MeetExisting(completion.ticket, write, completion, &ok)) return;
   }
-  if (!ok) stats.failed_writes.Add();
-  if (!ok && now >= quiet_until_[tier.value]) {
+  if (!ok && !chunk.damaged) stats.failed_writes.Add();
+  if (!ok && !chunk.damaged && now >= quiet_until_[tier.value]) {
     quiet_until_[tier.value] = now + kWarnEvery;
     spdlog::warn("writes fail: tier={} file={} code={} errno={} ({})",
                  parts_.tiers[tier.value]->options().name, chunk.path,
@@ -131,6 +165,10 @@ void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
 bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion,
                            bool* ok) {
   StagedChunk& chunk = *chunks_.at(write.chunk);
+  if (std::exchange(write.met_damaged, false)) {
+    Submit(ticket);
+    return false;
+  }
   const auto header =
       store::DecodeHeaderOf(chunk.key, completion.existing_header, completion.existing_bytes);
   if (header.ok() && header->shape == chunk.shape) {

@@ -55,6 +55,7 @@ struct StagedChunk : NewChunk {
   uint32_t pins = 0;
   bool durable = false;
   bool finished = false;  // Withdrawn from the pool as soon as nobody pins it.
+  bool damaged = false;   // In the pool.
   std::vector<DurableWaiter> waiters;
 };
 
@@ -82,6 +83,13 @@ class Staging {
   void Pin(StagedId id) { chunks_.at(id)->pins += 1; }
   void Unpin(StagedId id);
 
+  // Of a staged chunk whose bytes are no longer those that were stored: it is withdrawn, and no
+  // further copy of it is begun.
+  void Condemn(StagedId id, TimeNs now);
+
+  // Takes a damaged file out of its name. A write that may have met it there is begun again.
+  void SetAside(TierId tier, const std::string& path, const KeyDigest& key);
+
   void OnWritten(tier::Completion& completion, TimeNs now);
   // Writes go to a tier that is in service and whose writes are not out.
   void SetTierInService(TierId tier, bool in_service);
@@ -106,10 +114,11 @@ class Staging {
     TierId tier;
     std::unique_ptr<HeaderBlock> header;
     bool retried = false;
+    bool met_damaged = false;  // Possibly, and what it met is on its way out of its name.
   };
 
   void Submit(Ticket ticket);
-  void Handle(const sched::WriteCommand& command);
+  void Handle(const sched::WriteCommand& command, TimeNs now);
   void Published(StagedChunk& chunk, TierId tier, const ContentId& content,
                  const std::vector<uint64_t>& checksums);
   // What to make of a name that is taken. False: the write is not over yet.
@@ -124,7 +133,9 @@ class Staging {
   absl::flat_hash_map<Ticket, Write> writes_;
   TierSet out_of_service_;
   TierSet writes_out_;
-  std::array<TimeNs, kTiersMax> quiet_until_{};  // No warning about failing writes before then.
+  // No warning before then: about failing writes, and about damage in the pool.
+  std::array<TimeNs, kTiersMax> quiet_until_{};
+  TimeNs damage_quiet_until_ = 0;
   uint64_t next_id_ = 1;
   uint64_t next_ticket_ = 1;
   std::vector<DurableNotice> notices_;

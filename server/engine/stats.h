@@ -99,6 +99,9 @@ struct EngineStats {
   Counter chunks_dropped;
   // Staged chunks whose every write failed; the key was withdrawn.
   Counter chunks_lost;
+  // Staged chunks whose bytes had changed in the pool when they were read: memory that fails, or a
+  // bug. Each is withdrawn.
+  Counter staged_chunks_damaged;
 
   Gauge index_chunks;
   Gauge draining;

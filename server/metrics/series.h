@@ -91,6 +91,9 @@ inline constexpr Series<EngineStats, Counter> kEngineCounters[] = {
      &EngineStats::chunks_dropped},
     {"kvstreamd_chunks_lost_total", "Staged chunks whose every write failed.",
      &EngineStats::chunks_lost},
+    {"kvstreamd_staged_chunks_damaged_total",
+     "Staged chunks whose bytes had changed in the pool when they were read.",
+     &EngineStats::staged_chunks_damaged},
 };
 
 inline constexpr Series<EngineStats, Histogram> kEngineHistograms[] = {

@@ -57,6 +57,9 @@ class HandoffServer final : public engine::HandoffPeer {
 
   void Close(SessionId session) override;
 
+  // Leaves the socket's path to another process: nobody finds this one any more.
+  void ReleasePath() { path_.Release(); }
+
   SessionTokens& tokens() { return tokens_; }
 
  private:
@@ -131,7 +134,7 @@ class HandoffServer final : public engine::HandoffPeer {
 
   // Fixed after Start.
   const HandoffOptions options_;
-  const UnixSocketPath path_;
+  UnixSocketPath path_;
   engine::EventPoster& poster_;
   RpcStats& stats_;
   UniqueFd listener_;

@@ -65,6 +65,8 @@ class RpcServer {
   // Takes no new calls; calls that have not ended when `grace` is over are cancelled. Returns when
   // every call has ended. Idempotent.
   void Shutdown(TimeNs grace);
+  // Leaves the socket's path to another process. REQUIRES: Shutdown.
+  void ReleasePath() { socket_.Release(); }
 
  private:
   RpcServer(RpcOptions options, const RpcParts& parts, UnixSocketPath socket);

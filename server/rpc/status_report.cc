@@ -144,6 +144,11 @@ void StatusReport::Fill(v1::Status* status) const {
       })) {
     status->add_conditions("no tier is in service: chunks are read from the staging pool alone");
   }
+  if (const uint64_t damaged = stats.staged_chunks_damaged.Get(); damaged > 0) {
+    status->add_conditions(std::to_string(damaged) +
+                           " staged chunks have changed in the pool since "
+                           "the start and were withdrawn: its memory may fail");
+  }
   FillPool(source_, status->mutable_pool());
   FillSessions(stats, status->mutable_sessions());
   FillOperations(stats, status->mutable_operations());

@@ -92,8 +92,10 @@ absl::StatusOr<UnixSocketPath> UnixSocketPath::Take(const UnixSocketOptions& opt
   return UnixSocketPath(options, *group, *std::move(lock));
 }
 
-UnixSocketPath::~UnixSocketPath() {
-  if (lock_.valid()) unlink(options_.path.c_str());
+void UnixSocketPath::Release() {
+  if (!lock_.valid()) return;
+  unlink(options_.path.c_str());
+  lock_.Reset();
 }
 
 absl::Status UnixSocketPath::Publish() const {

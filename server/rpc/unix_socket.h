@@ -39,8 +39,10 @@ class UnixSocketPath {
 
   UnixSocketPath(UnixSocketPath&&) = default;
   UnixSocketPath& operator=(UnixSocketPath&&) = delete;
-  // Removes the socket's name and gives up the lock.
-  ~UnixSocketPath();
+  ~UnixSocketPath() { Release(); }
+
+  // Removes the socket's name and gives up the lock. Idempotent.
+  void Release();
 
   // Sets group and mode. REQUIRES: the socket is bound.
   absl::Status Publish() const;

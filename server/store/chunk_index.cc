@@ -60,6 +60,9 @@ void ChunkIndex::Add(const KeyDigest& key, const NamespaceId& name_space, const 
   if (is_new) {
     entry.name_space = name_space;
     entry.shape = shape;
+    Usage& usage = usage_[name_space];
+    usage.chunks += 1;
+    usage.bytes += shape.payload_bytes;
   }
   KV_CHECK(entry.name_space == name_space && entry.shape == shape);
   auto copy = FindCopy(entry.copies, content);
@@ -106,6 +109,10 @@ bool ChunkIndex::RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
   });
   copies.erase(gone, copies.end());
   if (copies.empty()) {
+    const auto usage = usage_.find(found->second.name_space);
+    usage->second.chunks -= 1;
+    usage->second.bytes -= found->second.shape.payload_bytes;
+    if (usage->second.chunks == 0) usage_.erase(usage);
     entries_.erase(found);
     return true;
   }
@@ -123,16 +130,6 @@ bool ChunkIndex::AddLease(const KeyDigest& key) {
 void ChunkIndex::DropLease(const KeyDigest& key) {
   const auto found = entries_.find(key);
   if (found != entries_.end() && found->second.leases > 0) --found->second.leases;
-}
-
-absl::flat_hash_map<NamespaceId, ChunkIndex::Usage> ChunkIndex::UsageByNamespace() const {
-  absl::flat_hash_map<NamespaceId, Usage> usage;
-  for (const auto& [key, entry] : entries_) {
-    Usage& of_namespace = usage[entry.name_space];
-    ++of_namespace.chunks;
-    of_namespace.bytes += entry.shape.payload_bytes;
-  }
-  return usage;
 }
 
 }  // namespace kvstream::store

@@ -72,7 +72,7 @@ class ChunkIndex {
     uint64_t chunks = 0;
     uint64_t bytes = 0;
   };
-  absl::flat_hash_map<NamespaceId, Usage> UsageByNamespace() const;
+  const absl::flat_hash_map<NamespaceId, Usage>& usage() const { return usage_; }
 
  private:
   void Add(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
@@ -83,6 +83,7 @@ class ChunkIndex {
                    absl::FunctionRef<bool(const ContentCopy&)> matches);
 
   absl::flat_hash_map<KeyDigest, IndexEntry> entries_;
+  absl::flat_hash_map<NamespaceId, Usage> usage_;  // Of those that have chunks.
 };
 
 }  // namespace kvstream::store

@@ -76,6 +76,10 @@ bool Housekeeping::Next(SetAsideRequest* request) {
 
 int Housekeeping::Do(SetAsideRequest& request) {
   const std::string& path = *request.path;
+  struct stat info;
+  if (fstatat(root_fd_, path.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(info.st_mode)) {
+    return S_ISDIR(info.st_mode) ? EISDIR : EINVAL;  // Not ours to move.
+  }
   const std::string aside = RandomSibling(path, ".aside-");
   if (renameat(root_fd_, path.c_str(), root_fd_, aside.c_str()) != 0) {
     if (errno != ENOENT) return errno;

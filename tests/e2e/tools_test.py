@@ -236,7 +236,8 @@ class ToolsTest(unittest.TestCase):
         second = subprocess.run([KVSTREAMD, "--config", str(self.node.config)],
                                 capture_output=True, text=True, check=False)
         self.assertEqual(second.returncode, 1)
-        self.assertIn("another kvstreamd", second.stderr)
+        self.assertRegex(second.stderr, "another kvstreamd uses .*: process "
+                         rf"{self.node.process.pid} \(state [SRD]\) holds .*required: false")
         self.assertIsNotNone(self.node.status())
 
 

@@ -93,6 +93,7 @@ class EngineRig : public HandoffPeer {
   Engine& engine() { return *engine_; }
   const EngineStats& stats() const { return engine_->stats(); }
   GatedTier& tier(size_t i) { return *tiers_[i]; }
+  std::span<std::byte> pool() { return pool_->bytes(); }
   void WaitUntil(const std::function<bool()>& condition, const char* what);
 
   // A session with a stream and one buffer, number 1, of 64 chunks.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
 #include <vector>
 
@@ -60,6 +61,32 @@ TEST_F(EngineTest, StagedChunksAreReadFromThePoolBeforeAnyTierHasThem) {
   EXPECT_FALSE(sink_->Has<Quiesced>(1));
   for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(false);
   EXPECT_TRUE(sink_->Wait<Quiesced>(1).status.ok());
+}
+
+TEST_F(EngineTest, ADamagedChunkInThePoolIsWithdrawnAndCounted) {
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(true);
+  const auto keys = Keys(1, 1);
+  rig_.Fill(session_, keys);
+  const auto stored = rig_.buffer(session_).first(256);
+  const std::vector<std::byte> bytes(stored.begin(), stored.end());
+  Store store = rig_.StoreOf(1, keys);
+  store.want_durable = true;
+  Send(std::move(store));
+  rig_.WaitUntil([&] { return rig_.stats().chunks_stored.Get() == 1; }, "it is staged");
+  const auto at = std::search(rig_.pool().begin(), rig_.pool().end(), bytes.begin(), bytes.end());
+  ASSERT_NE(at, rig_.pool().end());
+  *at ^= std::byte{1};
+  next_op_ = 2;
+  EXPECT_EQ(Get(keys).code, absl::StatusCode::kDataLoss);
+  EXPECT_EQ(rig_.stats().staged_chunks_damaged.Get(), 1u);
+  EXPECT_EQ(Get(keys).code, absl::StatusCode::kNotFound) << "it is withdrawn";
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(false);
+  EXPECT_FALSE(sink_->Wait<Quiesced>(1).status.ok());
+  EXPECT_EQ(sink_->Wait<StoreDurable>(1).results.at(0).code, absl::StatusCode::kUnavailable);
+  rig_.WaitUntil([&] { return rig_.stats().tiers[1].files_set_aside.Get() == 1; }, "no file stays");
+  Put(keys);
+  EXPECT_EQ(Get(keys).leading_valid, 1u);
+  EXPECT_TRUE(rig_.Holds(session_, keys));
 }
 
 TEST_F(EngineTest, AHungTierIsReplacedByTheOtherAndTakenOutUntilItsReadsComeBack) {

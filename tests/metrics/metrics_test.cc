@@ -99,6 +99,7 @@ const Expected<EngineStats> kEngine[] = {
     KV_NUMBER(EngineStats, "chunks_existed_total", chunks_existed),
     KV_NUMBER(EngineStats, "chunks_dropped_total", chunks_dropped),
     KV_NUMBER(EngineStats, "chunks_lost_total", chunks_lost),
+    KV_NUMBER(EngineStats, "staged_chunks_damaged_total", staged_chunks_damaged),
     KV_NUMBER(EngineStats, "index_chunks", index_chunks),
     KV_NUMBER(EngineStats, "unhandled_events", unhandled_events),
     KV_NUMBER(EngineStats, "draining", draining),

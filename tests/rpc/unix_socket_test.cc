@@ -49,6 +49,22 @@ TEST(UnixSocketTest, ASocketOfADeadProcessIsTakenOver) {
   }
 }
 
+// A process that cannot end keeps its descriptors.
+TEST(UnixSocketTest, AReleasedPathIsTheNextOnesThoughTheSocketIsStillOpen) {
+  TempDir dir;
+  auto first = Take(dir.Path("s"));
+  ASSERT_TRUE(first.ok());
+  const auto listener = ListenSeqpacket(*first);
+  ASSERT_TRUE(listener.ok());
+  first->Release();
+  EXPECT_FALSE(Exists(dir.Path("s")));
+  auto second = Take(dir.Path("s"));
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(ListenSeqpacket(*second).ok());
+  first->Release();
+  EXPECT_TRUE(Exists(dir.Path("s"))) << "it is the second one's name now";
+}
+
 TEST(UnixSocketTest, APathThatAnotherHoldsIsRefusedUntilItLetsGo) {
   TempDir dir;
   {

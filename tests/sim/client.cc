@@ -96,7 +96,8 @@ void Client::Read() {
     step.ranks = static_cast<uint32_t>(random_.Between(1, 3));
   }
   step.join_deadline = SomeTime(300 * kMillisecond);
-  if (random_.Chance(0.5)) step.deadline = SomeTime(random_.Chance(0.2) ? 0 : 2 * kSecond);
+  if (parts_.deadlines || random_.Chance(0.5))
+    step.deadline = SomeTime(random_.Chance(0.2) ? 0 : 2 * kSecond);
   const uint64_t requests = step.joint ? random_.Between(1, 2) : random_.Between(1, 4);
   for (uint32_t r = 0; r < requests; ++r) {
     engine::ReadRequest request;

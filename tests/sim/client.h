@@ -36,6 +36,7 @@ class Client final : public engine::SessionSink {
     engine::EngineDriver* driver = nullptr;
     // What an operation may take beyond its deadline or its cancellation: the copies that run.
     TimeNs grace = 0;
+    bool deadlines = false;  // On every operation.
   };
   static constexpr uint32_t kSlots = 24;
 

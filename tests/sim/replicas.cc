@@ -53,6 +53,7 @@ bool Replicas::MayHarm(TierId tier, uint32_t key, FaultPoint point, const Fault&
     return !lies || !(good_[key] & usable_.Without(TierSet::Of(tier))).empty();
   }
   const bool hangs = fault.kind == Fault::Kind::kNever;
+  if (hangs && !deadlines_ && !good_[key].Has(tier)) return false;
   TierSet others = Others(tier, key);
   if (hangs) others = others & SameContent(tier, key);
   if (!OthersServe(tier, key, others)) return false;

@@ -25,7 +25,10 @@ class Replicas {
  public:
   using HopeId = uint64_t;
 
-  Replicas(const Names* names, Journal* journal) : names_(*names), journal_(*journal) {}
+  // `deadlines`: whoever waits for a read that hangs gives up in time; else it holds its tier's
+  // window for good, unless another replica saves it.
+  Replicas(const Names* names, Journal* journal, bool deadlines)
+      : names_(*names), journal_(*journal), deadlines_(deadlines) {}
   // By TierId. REQUIRES: before everything else.
   void SetTiers(std::vector<test::FakeTier*> tiers);
 
@@ -95,6 +98,7 @@ class Replicas {
 
   const Names& names_;
   Journal& journal_;
+  const bool deadlines_;
   std::vector<test::FakeTier*> tiers_;
   std::vector<Replica> replicas_;
   std::vector<TierSet> good_;  // By key.

@@ -59,6 +59,7 @@ SimScript RandomScript(SimRandom& random) {
   script.damage = Sometimes(random, 0.3, 0.2);
   script.remove = Sometimes(random, 0.3, 0.2);
   script.drain = Sometimes(random, 0.2, 0.03);
+  script.deadlines = random.Chance(0.5);
   return script;
 }
 

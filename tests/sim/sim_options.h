@@ -37,6 +37,9 @@ struct SimScript {
   double damage = 0;
   double remove = 0;
   double drain = 0;
+  // Every operation has a deadline, as the protocol demands; else some wait for ever, which shows
+  // what nobody serves.
+  bool deadlines = false;
 };
 
 struct SimOptions {

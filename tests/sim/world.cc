@@ -21,7 +21,7 @@ World::World(uint64_t seed, bool tracing)
       options_(RandomOptions(random_)),
       journal_(tracing),
       names_(options_.keys, options_.payload_bytes, options_.segment_bytes),
-      replicas_(&names_, &journal_) {
+      replicas_(&names_, &journal_, options_.script.deadlines) {
   auto pool = memory::SealedMemory::Create("sim-pool", options_.pool_bytes, false);
   KV_CHECK(pool.ok());
   pool_ = *std::move(pool);

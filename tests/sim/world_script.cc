@@ -27,7 +27,8 @@ void World::AddSession() {
                             .replicas = &replicas_,
                             .random = &random_,
                             .driver = driver_.get(),
-                            .grace = options_.copy_max + 4 * options_.turn_jitter + kMillisecond};
+                            .grace = options_.copy_max + 4 * options_.turn_jitter + kMillisecond,
+                            .deadlines = options_.script.deadlines};
   const auto client = std::make_shared<Client>(parts, SessionId{next_session_++});
   clients_.push_back(client);
   client->Connect(client);

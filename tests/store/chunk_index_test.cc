@@ -187,11 +187,17 @@ TEST_F(ChunkIndexTest, UsageCountsEachChunkOnceInItsNamespace) {
   const NamespaceId first = name_space_;
   name_space_.bytes[0] = 1;
   Add(one_, kNvme);
-  const auto usage = index_.UsageByNamespace();
+  const auto usage = index_.usage();
   ASSERT_EQ(usage.size(), 2u);
   EXPECT_EQ(usage.at(first).chunks, 2u);
   EXPECT_EQ(usage.at(first).bytes, 2 * kShape.payload_bytes);
   EXPECT_EQ(usage.at(name_space_).chunks, 1u);
+  EXPECT_TRUE(index_.RemoveReplica(key_, one_, kNvme));
+  EXPECT_FALSE(index_.usage().contains(name_space_)) << "its last chunk is gone";
+  key_.bytes[0] = 2;
+  EXPECT_TRUE(index_.RemoveReplica(key_, one_, kNvme));
+  EXPECT_EQ(index_.usage().at(first).chunks, 1u);
+  EXPECT_EQ(index_.usage().at(first).bytes, kShape.payload_bytes);
 }
 
 using ChunkIndexDeathTest = ChunkIndexTest;

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -202,6 +203,20 @@ TEST_P(FileTierTest, FolderThatCannotBeMadeFailsTheWriteOnly) {
   EXPECT_EQ(recorder_.completions()[1].error, ENOTDIR);
   EXPECT_EQ(tier->stats().write_errors.Get(), 1u);
   EXPECT_THAT(folder_.Files(), ElementsAre(name));
+  EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
+}
+
+TEST_P(FileTierTest, WhatIsNoFileIsNotSetAside) {
+  const auto tier = Open(OptionsFor(folder_.path()));
+  ASSERT_NE(tier, nullptr);
+  const std::string inside = "v1/aa/bb/x.kv/kept";
+  std::filesystem::create_directories(folder_.path() + "/v1/aa/bb/x.kv");
+  std::ofstream(folder_.path() + "/" + inside) << "somebody's";
+  const std::string path = "v1/aa/bb/x.kv";
+  tier->SetAside({Ticket{1}, &path, [](int) { return true; }});
+  recorder_.Await(1);
+  EXPECT_EQ(recorder_.completions()[0].error, EISDIR);
+  EXPECT_THAT(folder_.Files(), ElementsAre(inside));
   EXPECT_TRUE(tier->Stop(Now() + 60 * kSecond));
 }
 
