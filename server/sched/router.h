@@ -18,8 +18,8 @@
 //   - OK only when all segments of one content were copied to the item after verification;
 //   - a slot is freed only after the read and the copy that use it have ended;
 //   - bytes in flight of a tier stay within its window, or two segments where that is more and the
-//     config allows them, or one beside what is quarantined (kPublished looks at the configured
-//     window alone);
+//     config allows them, or one beside those that may hang and that its quarantine could hold
+//     (kPublished looks at the configured window alone);
 //   - an item fails only if every usable replica failed, its deadline passed, or it was cancelled.
 //
 // Thread rule: one thread. Ownership: the slot allocator outlives the router.
@@ -176,7 +176,8 @@ class Router {
   void Claim(TimeNs now);
   bool ClaimNext(TierLane& lane, TimeNs now);
   void NextTurn(TierId tier);
-  bool HasRoom(const TierLane& lane, uint64_t bytes) const;
+  // A read that may hang does not keep the window for good, nor do as many as the quarantine holds.
+  bool HasRoom(const TierLane& lane, uint64_t bytes, TimeNs now) const;
   // From which end a tier takes segments with these holders, meant for these tiers.
   ReadList::End EndOf(const TierLane& lane, TierSet holders, TierSet assigned, TimeNs now) const;
   // Bytes claimed; 0 when the step has nothing for this tier now, or what it has finds no room:

@@ -87,7 +87,10 @@ void Router::NextTurn(TierId tier) {
   steps_[turn]->credits[tier.value] += static_cast<int64_t>(options_.turn_bytes);
 }
 
-bool Router::HasRoom(const TierLane& lane, uint64_t bytes) const {
+bool Router::HasRoom(const TierLane& lane, uint64_t bytes, TimeNs now) const {
+  const auto [oldest, newest] = lane.reads();
+  const bool few = oldest == newest || lane.in_flight() <= lane.quarantine_limit();
+  if (newest != kNoRead && few && MayHang(reads_[newest], now)) return true;
   // Rounds of whole chunks take what the config allows; a window that shrinks would cut them.
   if (options_.policy.policy == Policy::kPublished) return lane.HasRoomAtMost(bytes);
   return lane.HasRoom(bytes);
@@ -104,7 +107,7 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now
       return ReadList::Verdict::kDrop;
     }
     const uint64_t bytes = fetch.shape.PaddedBytesOf(ref.segment);
-    if (!HasRoom(lane, bytes)) {
+    if (!HasRoom(lane, bytes, now)) {
       lane.NoteLimited();
       *blocked = true;
       return ReadList::Verdict::kSkip;
@@ -192,7 +195,7 @@ uint64_t Router::ClaimRest(uint32_t index, TierLane& lane, TimeNs now) {
   for (uint32_t s = 0; s < fetch.segments.size(); ++s) {
     if (fetch.segments[s].stage != Stage::kQueued) continue;
     const uint64_t segment_bytes = fetch.shape.PaddedBytesOf(s);
-    if (!HasRoom(lane, segment_bytes)) break;  // The rest counts as a chunk of its own.
+    if (!HasRoom(lane, segment_bytes, now)) break;  // The rest counts as a chunk of its own.
     const auto slot = slots_->AllocateRead(segment_bytes);
     if (!slot) break;
     StartRead(lane, index, s, *slot, now);

@@ -141,7 +141,7 @@ bool Router::Hedge(TierLane& lane, bool* no_room, TimeNs now) {
     return false;
   }
   const Read& read = reads_[index];
-  *no_room = !lane.HasRoom(read.slot.bytes);
+  *no_room = !HasRoom(lane, read.slot.bytes, now);
   if (*no_room) return false;
   const auto slot = slots_->AllocateRead(read.slot.bytes);
   if (!slot) return false;

@@ -40,15 +40,14 @@ class TierLane {
 
   // A window smaller than one segment still lets one through: progress never depends on its size.
   // One that has shrunk lets two through, so that the tier always has a next one to go on with.
-  // Nor do reads that are lost keep it for good, while the quarantine can hold them.
   bool HasRoom(uint64_t bytes) const {
     const uint64_t in_all = in_flight_ + bytes;
-    return NothingIsAwaited() || in_all <= window_.bytes() ||
+    return in_flight_ == 0 || in_all <= window_.bytes() ||
            (in_all <= 2 * bytes && in_all <= window_.max_bytes());
   }
   // The same against the most that the config allows.
   bool HasRoomAtMost(uint64_t bytes) const {
-    return NothingIsAwaited() || in_flight_ + bytes <= window_.max_bytes();
+    return in_flight_ == 0 || in_flight_ + bytes <= window_.max_bytes();
   }
   // Reads wait because it has no room.
   void NoteLimited() { window_.NoteLimited(); }
@@ -102,10 +101,6 @@ class TierLane {
   const ReadsInFlight& reads() const { return reads_; }
 
  private:
-  bool NothingIsAwaited() const {
-    return in_flight_ == quarantined_ && quarantined_ <= quarantine_limit();
-  }
-
   const TierId id_;
   const LaneOptions options_;
   ReadWindow window_;

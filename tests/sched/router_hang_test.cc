@@ -87,6 +87,13 @@ TEST_F(RouterHangTest, ALostReadDoesNotKeepAWindowOfOneSegmentForGood) {
   RouterOptions options = Options();
   options.lanes = {LaneOptions{kSegment, kSegment}, LaneOptions{kSegment, kSegment}};
   Start(options, 64 * kSegment);
+  // What it reads in a second is known, so that a second is long.
+  Admit(BatchOf(9, {ItemOn(9, Tiers({0}), Shape(8))}));
+  for (size_t i = 0; i < 8; ++i) {
+    Pass(100 * kMillisecond);
+    EndReadAndCopy(ReadsOf(kFast).at(i));
+  }
+  Forget();
   AdmitWithDeadline(1, 1);
   Admit(BatchOf(2, {ItemOn(2, Tiers({0}), Shape(3))}));
   EXPECT_THAT(ReadsOf(kFast), SizeIs(1)) << "the first may still come";
@@ -102,6 +109,21 @@ TEST_F(RouterHangTest, ALostReadDoesNotKeepAWindowOfOneSegmentForGood) {
   Pass(10 * kSecond);
   EXPECT_THAT(All<TierOut>(), SizeIs(1));
   EXPECT_LE(router_->lane(kFast).in_flight(), 2 * kSegment);
+}
+
+TEST_F(RouterHangTest, TwoTiersWithALostReadEachSaveEachOther) {
+  RouterOptions options = Options();
+  options.lanes = {LaneOptions{kSegment, kSegment}, LaneOptions{kSegment, kSegment}};
+  Start(options, 64 * kSegment);
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0, 1}), Shape(1)), ItemOn(2, Tiers({0, 1}), Shape(1))}));
+  ASSERT_THAT(ReadsOf(kFast), SizeIs(1));
+  ASSERT_THAT(ReadsOf(kSlow), SizeIs(1));
+  Pass(2 * kSecond);
+  ASSERT_THAT(ReadsOf(kFast), SizeIs(2));
+  ASSERT_THAT(ReadsOf(kSlow), SizeIs(2));
+  EndReadAndCopy(ReadsOf(kFast)[1]);
+  EndReadAndCopy(ReadsOf(kSlow)[1]);
+  EXPECT_THAT(Outcome(1), ElementsAre(kOk, kOk));
 }
 
 // A wake is a turn of the loop: a read that hangs for an hour must not cost thousands of them.

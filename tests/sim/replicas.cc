@@ -1,6 +1,7 @@
 #include "tests/sim/replicas.h"
 
 #include <span>
+#include <utility>
 
 #include "server/store/chunk_format.h"
 
@@ -89,21 +90,22 @@ void Replicas::RemoveFile(TierId tier, uint32_t key) {
 }
 
 void Replicas::Ended(const tier::Completion& completion, uint32_t key) {
-  const bool published = completion.code == absl::StatusCode::kOk ||
-                         completion.code == absl::StatusCode::kAlreadyExists;
-  ended_.push_back({completion.tier, key, completion.kind, published});
+  ended_.push_back({completion.tier, key, completion.kind, completion.code});
 }
 
 void Replicas::AfterTurn(TierSet usable) {
   usable_ = usable;
   for (auto& [id, hope] : hopes_) hope.tiers = hope.tiers & usable;
   for (const End& end : ended_) {
+    Replica& replica = at(end.tier, end.key);
     if (end.kind == tier::Completion::Kind::kRead) {
-      Replica& replica = at(end.tier, end.key);
       replica.reads -= 1;
       if (replica.reads == 0) replica.tainted = replica.hangs = false;
-    } else if (end.kind == tier::Completion::Kind::kWrite && end.published) {
-      Publish(end.tier, end.key);
+    } else if (end.kind == tier::Completion::Kind::kWrite) {
+      replica.writes -= 1;
+      const bool existed = end.code == absl::StatusCode::kAlreadyExists;
+      const bool again = std::exchange(replica.in_doubt, false) && existed;
+      if (end.code == absl::StatusCode::kOk || (existed && !again)) Publish(end.tier, end.key);
     }
   }
   ended_.clear();
@@ -144,7 +146,8 @@ void Replicas::Restart() {
   ended_.clear();
   hopes_.clear();
   for (Replica& replica : replicas_) {
-    replica.reads = 0;
+    replica.reads = replica.writes = 0;
+    replica.in_doubt = false;
     replica.tainted = replica.hangs = false;
   }
   good_.assign(names_.keys(), {});

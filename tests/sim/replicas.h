@@ -40,6 +40,8 @@ class Replicas {
 
   // Of the tiers' requests.
   void ReadBegan(TierId tier, uint32_t key) { at(tier, key).reads += 1; }
+  void WriteBegan(TierId tier, uint32_t key) { at(tier, key).writes += 1; }
+  void AsideBegan(TierId tier, uint32_t key) { at(tier, key).in_doubt = at(tier, key).writes > 0; }
   void Ended(const tier::Completion& completion, uint32_t key);
   // After a turn: the engine knows now what has ended, and only these tiers were in service all
   // the time.
@@ -65,6 +67,9 @@ class Replicas {
  private:
   struct Replica {
     uint32_t reads = 0;  // In flight.
+    uint32_t writes = 0;
+    // What a write meets there may be on its way out of its name, so that it is begun again.
+    bool in_doubt = false;
     // While it has reads in flight that the plan has harmed, a new file is not sure to stay known.
     bool tainted = false;
     bool harmed = false;
@@ -80,7 +85,7 @@ class Replicas {
     TierId tier;
     uint32_t key = 0;
     tier::Completion::Kind kind;
-    bool published = false;
+    absl::StatusCode code;
   };
 
   Replica& at(TierId tier, uint32_t key) { return replicas_[tier.value * names_.keys() + key]; }

@@ -31,6 +31,7 @@ void TappedTier::Read(std::span<const tier::ReadRequest> requests) {
 void TappedTier::Write(tier::WriteRequest request) {
   const Running& running = Begin(Kind::kWrite, request.ticket, *request.path);
   parts_.journal->Note("tier {} writes key {}", tier_.options().id.value, running.key);
+  parts_.replicas->WriteBegan(tier_.options().id, running.key);
   for (const auto& piece : request.pieces) {
     if (!parts_.watch->Begin(running.user, piece, false)) {
       parts_.journal->Fail("a tier writes memory that somebody else changes");
@@ -42,6 +43,7 @@ void TappedTier::Write(tier::WriteRequest request) {
 void TappedTier::SetAside(tier::SetAsideRequest request) {
   const Running& running = Begin(Kind::kSetAside, request.ticket, *request.path);
   parts_.journal->Note("tier {} sets key {} aside", tier_.options().id.value, running.key);
+  parts_.replicas->AsideBegan(tier_.options().id, running.key);
   tier_.SetAside(std::move(request));
 }
 

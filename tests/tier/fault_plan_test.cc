@@ -182,6 +182,7 @@ struct Abandoned {
   const std::string good = "v1/good.kv";
   const Blocks file = Blocks::Pattern(3 * kBlockBytes, 4);
   const Blocks into{3 * kBlockBytes};
+  const Blocks lost{3 * kBlockBytes};  // For the read that never ends, which does read.
 };
 
 TEST_P(HungOperationTest, NeverEndsAndHoldsUpNoOther) {
@@ -201,16 +202,16 @@ TEST_P(HungOperationTest, NeverEndsAndHoldsUpNoOther) {
                     .header = all.file.Part(0, kBlockBytes),
                     .pieces = {all.file.Part(kBlockBytes, 2 * kBlockBytes)}});
   };
-  const auto read = [&](uint64_t ticket, const std::string* path) {
-    const ReadRequest request{Ticket{ticket}, path, 0, all.file.size(), all.into.data()};
+  const auto read = [&](uint64_t ticket, const Blocks& into) {
+    const ReadRequest request{Ticket{ticket}, &all.good, 0, into.size(), into.data()};
     (*tier)->Read({&request, 1});
   };
   write(1, &all.good);
   all.recorder.Await(1);
   const bool reads = std::get<1>(GetParam()) == FaultPoint::kRead;
   all.plan.Script(std::get<1>(GetParam()), reads ? 0 : 2, {.kind = Fault::Kind::kNever});
-  reads ? read(2, &all.good) : write(2, &all.hung);
-  read(3, &all.good);
+  reads ? read(2, all.lost) : write(2, &all.hung);
+  read(3, all.into);
   all.recorder.Await(2);
   EXPECT_EQ(all.recorder.completions()[1].ticket, Ticket{3});
   EXPECT_EQ(all.recorder.completions()[1].code, absl::StatusCode::kOk);
