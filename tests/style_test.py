@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the project's style: sizes, the include rule between rooms, headers, banned words.
+"""Checks the project's style: sizes, the include rule between rooms, headers, banned words, clocks.
 
   tests/style_test.py               checks every file that git knows or would add
   tests/style_test.py --self-test   checks the checks on snippets that break each rule
@@ -55,6 +55,19 @@ BORDERS = [
      ["server/rpc/", "server/config/", "client/", "tests/"]),
     (re.compile(r"cuda(_runtime.*)?\.h$|cublas"), ["server/gpu/", "client/cuda/", "tests/gpu/"]),
 ]
+
+# A clock that may be set: a wait by it ends too early, or hours late. server/base/clock.h has the
+# one that cannot. Who may read it all the same, and why.
+WALL_CLOCK = re.compile(r"\babsl::Now\b|\bsystem_clock\b|\bCLOCK_REALTIME\b|\bgettimeofday\b")
+WALL_CLOCK_READERS = {
+    "server/rpc/rpc_server.cc": "gRPC takes a deadline and turns it into its own clock at once",
+    "server/rpc/session_stream.cc": "as above, of an alarm",
+    "server/rpc/status_watches.cc": "as above, of an alarm",
+    "client/admin.cc": "as above, of a call",
+    "client/client.cc": "calls as above; its wait for a connection is owed a steady clock",
+    "client/handoff_connection.cc": "its waits are owed a steady clock",
+    "client/replay/replay.cc": "a tool that runs while somebody looks at it",
+}
 
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 PROJECT_PATH = re.compile(r"(server|client|bench|tests|kvstream)/")
@@ -194,9 +207,19 @@ def check_includes(path, text):
                 yield number, f"{included} stops at {', '.join(places)}"
 
 
+def check_clocks(path, text):
+    if not path.startswith(("server/", "client/")) or not path.endswith((".cc", ".cu", ".h")):
+        return
+    if path in WALL_CLOCK_READERS:
+        return
+    for number, line in enumerate(blank_literals(text).splitlines(), 1):
+        for clock in WALL_CLOCK.findall(line):
+            yield number, f"{clock} may be set, a wait takes the clock of server/base/clock.h"
+
+
 def violations(path, text):
     found = []
-    for check in (check_sizes, check_words, check_header, check_includes):
+    for check in (check_sizes, check_words, check_header, check_includes, check_clocks):
         found += [f"{path}:{line}: {what}" for line, what in check(path, text)]
     return found
 
@@ -321,6 +344,15 @@ class SelfTest(unittest.TestCase):
                 self.assert_finds(allowed, f"#include <{included}>\n")
                 self.assert_finds(refused, f"#include <{included}>\n", "stops at")
         self.assert_finds("bench/a.cc", '#include "kvstream/v1/types.pb.h"\n', "stops at")
+
+    def test_clocks(self):
+        for clock in ("absl::Now()", "std::chrono::system_clock::now()", "CLOCK_REALTIME"):
+            for path in ("server/engine/a.cc", "client/a.cc"):
+                self.assert_finds(path, f"auto t = {clock};\n", "may be set")
+            for path in ("tests/a.cc", "bench/a.cc", "client/admin.cc"):
+                self.assert_finds(path, f"auto t = {clock};\n")
+        self.assert_finds("server/engine/a.cc", "// absl::Now may be set.\nauto t = Now();\n")
+        self.assert_finds("server/engine/a.cc", "auto t = absl::Nowhere();\n")
 
 
 if __name__ == "__main__":
