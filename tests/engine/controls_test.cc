@@ -9,6 +9,7 @@
 
 #include "server/base/clock.h"
 #include "tests/engine/engine_rig.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::engine {
 namespace {
@@ -73,6 +74,7 @@ class ControlsTest : public testing::Test {
   }
   const TierEngineStats& tier(TierId id) const { return rig_.stats().tiers[id.value]; }
 
+  test::LogRecorder log_;  // Before the threads that log.
   EngineRig rig_{[](EngineOptions& o) { o.writes.max_defer = 50 * kMillisecond; }};
   std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
   SessionId session_;
@@ -88,6 +90,8 @@ TEST_F(ControlsTest, ATierTakenOutIsNotReadAndTheOtherServes) {
   EXPECT_EQ(tier(kNvme).held_out.Get(), 1u);
   EXPECT_EQ(tier(kNvme).out.Get(), 1u);
   EXPECT_EQ(tier(kNvme).times_out.Get(), 1u);
+  EXPECT_EQ(log_.Count("tier=0 in_service=false"), 1u) << "asked twice";
+  EXPECT_EQ(log_.Count("no tier is in service"), 0u);
   EXPECT_EQ(Get(keys).leading_valid, 32u);
   EXPECT_EQ(tier(kNvme).segments_read.Get(), 0u);
   EXPECT_TRUE(Set(kNvme, true));
@@ -160,6 +164,7 @@ TEST_F(ControlsTest, WithNoTierInServiceStoresWaitInThePoolAndNothingIsLost) {
   rig_.WaitUntil([&] { return rig_.stats().chunks_stored.Get() == 16; }, "all is staged");
   EXPECT_EQ(Get(keys).leading_valid, 16u);
   EXPECT_FALSE(sink_->Has<StoreDurable>(store));
+  EXPECT_EQ(log_.Count("no tier is in service"), 1u);
   Set(kPfs, true);
   EXPECT_TRUE(sink_->Wait<Quiesced>(store).status.ok());
   Set(kNvme, true);
@@ -200,6 +205,7 @@ TEST_F(ControlsTest, DrainWritesWhatIsStagedAndRefusesWhatIsNew) {
   }
   EXPECT_TRUE(sink_->Wait<Quiesced>(store).status.ok());
   EXPECT_EQ(rig_.stats().draining.Get(), 1u);
+  EXPECT_EQ(log_.Count("draining: "), 3u) << "one for each call";
 }
 
 TEST_F(ControlsTest, AChunkThatNoTierInServiceTakesIsUnwrittenAtTheEndOfADrain) {

@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "server/base/clock.h"
-#include "server/base/logging.h"
 #include "server/tier/file_tier.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/faulty_queue.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::engine {
 namespace {
@@ -148,7 +148,7 @@ absl::Status RecordingSink::WaitEnd() {
 }
 
 EngineRig::EngineRig(const std::function<void(EngineOptions&)>& tweak) {
-  SetLogLevel("error");
+  test::LogErrorsOnly();
   std::string name = (std::filesystem::temp_directory_path() / "kvstream-rig-XXXXXX").string();
   dir_ = mkdtemp(name.data());
   pool_ = *memory::SealedMemory::Create("pool", 8 * kMiB, false);

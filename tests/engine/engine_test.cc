@@ -9,6 +9,7 @@
 
 #include "server/base/clock.h"
 #include "tests/engine/engine_rig.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::engine {
 namespace {
@@ -39,6 +40,7 @@ class EngineTest : public testing::Test {
   }
   void Send(SessionMessage message) { rig_.Send(session_, *sink_, std::move(message)); }
 
+  test::LogRecorder log_;  // Before the threads that log.
   EngineRig rig_{[](EngineOptions& o) { o.router.hedge_after = 10 * kMillisecond; }};
   std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
   SessionId session_;
@@ -102,6 +104,7 @@ TEST_F(EngineTest, AHungTierIsReplacedByTheOtherAndTakenOutUntilItsReadsComeBack
   const size_t held = rig_.tier(0).reads_held();
   EXPECT_EQ(Get(keys).leading_valid, 32u);
   EXPECT_EQ(rig_.tier(0).reads_held(), held);
+  EXPECT_EQ(log_.Count("tier taken out of service: tier=0"), 1u);
   rig_.WaitUntil(
       [&] {
         return rig_.stats().tiers[0].quarantined_bytes.Get() == held * EngineRig::kSegmentBytes;

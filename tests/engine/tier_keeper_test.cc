@@ -4,10 +4,12 @@
 
 #include <cerrno>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "server/base/clock.h"
 #include "tests/engine/engine_rig.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::engine {
 namespace {
@@ -20,9 +22,12 @@ std::vector<uint64_t> Keys(uint64_t first, uint64_t count) {
 
 class TierKeeperTest : public testing::Test {
  protected:
-  explicit TierKeeperTest(bool replicate_all = true)
-      : rig_([replicate_all](EngineOptions& options) {
-          options.tier_health.writes_stuck = 100 * kMillisecond;
+  // On a busy machine the writes of a healthy tier may be silent for a while.
+  explicit TierKeeperTest(bool replicate_all = true, uint32_t failures = 8,
+                          TimeNs writes_stuck = 60 * kSecond)
+      : rig_([=](EngineOptions& options) {
+          options.tier_health.failures = failures;
+          options.tier_health.writes_stuck = writes_stuck;
           options.tier_health.first_probe = 20 * kMillisecond;
           options.tier_health.most_between_probes = 40 * kMillisecond;
           options.writes.replicate_all = replicate_all;
@@ -52,6 +57,7 @@ class TierKeeperTest : public testing::Test {
   }
   const TierEngineStats& stats(size_t tier) const { return rig_.stats().tiers[tier]; }
 
+  test::LogRecorder log_;  // Before the threads that log.
   EngineRig rig_;
   std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
   const SessionId session_ = rig_.Open(sink_);
@@ -69,9 +75,12 @@ TEST_F(TierKeeperTest, ReadsThatFailPutATierOutUntilItWorksAgain) {
   EXPECT_EQ(stats(0).failing.Get(), 1u);
   EXPECT_EQ(stats(0).held_out.Get(), 0u);
   EXPECT_EQ(stats(0).times_out.Get(), 1u);
+  EXPECT_EQ(log_.Count("a tier whose reads fail goes out of service: tier=0"), 1u);
+  EXPECT_EQ(log_.Count("a read failed: tier=0"), 1u) << "of many that failed";
   rig_.tier(0).failing().read = 0;
   rig_.WaitUntil([&] { return stats(0).out.Get() == 0; }, "it is back");
   EXPECT_GT(stats(0).probes.Get(), 0u);
+  EXPECT_EQ(log_.Count("a tier whose reads fail works again: tier=0"), 1u);
   EXPECT_EQ(stats(0).degraded.Get(), 1u) << "that is remembered for a while";
   ASSERT_EQ(Put(Keys(100, 8)), absl::StatusCode::kOk);
   AwaitWritten();
@@ -102,6 +111,8 @@ TEST_F(TierKeeperTest, WritesThatFailLeaveTheReadsAndTheOtherTierAlone) {
   }
   // Those that put it out, and what was in flight then.
   EXPECT_LE(stats(0).failed_writes.Get(), 16u) << "it is not asked any more";
+  EXPECT_EQ(log_.Count("a tier whose writes fail takes no more of them: tier=0"), 1u);
+  EXPECT_EQ(log_.Count("writes fail: tier=0"), 1u) << "of many that failed";
   EXPECT_EQ(Get(Keys(1, 8)).leading_valid, 8u);
   rig_.tier(0).failing().write = 0;
   rig_.WaitUntil([&] { return stats(0).writes_out.Get() == 0; }, "it takes writes again");
@@ -119,6 +130,9 @@ TEST_F(TierKeeperTest, AChunkWhoseEveryWriteFailsIsWithdrawnAndTold) {
       sink_->Wait<StoreDurable>(last_op_).results,
       testing::Each(testing::Field(&StoreDurable::Result::code, absl::StatusCode::kUnavailable)));
   EXPECT_EQ(rig_.stats().chunks_lost.Get(), lost + 4);
+  for (const char* tier : {"tier=0", "tier=1"}) {
+    EXPECT_EQ(log_.Count(std::string("writes fail: ") + tier), 1u) << "of many that failed";
+  }
   EXPECT_EQ(Get(Keys(1, 4)).code, absl::StatusCode::kNotFound);
   for (size_t tier : {0, 1}) rig_.tier(tier).failing().write = 0;
   EXPECT_EQ(Put(Keys(1, 4)), absl::StatusCode::kOk) << "nothing of it is left";
@@ -138,7 +152,7 @@ TEST_F(TierKeeperTest, AShortageOfDescriptorsForgetsNothing) {
 
 class OneCopyTest : public TierKeeperTest {
  protected:
-  OneCopyTest() : TierKeeperTest(/*replicate_all=*/false) {}
+  OneCopyTest() : TierKeeperTest(/*replicate_all=*/false, /*failures=*/8, 2 * kSecond) {}
 };
 
 TEST_F(OneCopyTest, ATierWhoseWritesHangHoldsNoStoreUp) {
@@ -165,3 +179,4 @@ TEST_F(OneCopyTest, ATierWhoseWritesHangHoldsNoStoreUp) {
 
 }  // namespace
 }  // namespace kvstream::engine
+  EXPECT_EQ(log_.Count("a tier whose writes do not end takes no more of them: tier=1"), 1u);

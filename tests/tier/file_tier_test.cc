@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "server/base/clock.h"
 #include "tests/support/faulty_queue.h"
+#include "tests/support/log_recorder.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -63,6 +64,7 @@ class FileTierTest : public testing::TestWithParam<IoEngine> {
     return tier.ok() ? *std::move(tier) : nullptr;
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   TemporaryFolder folder_;
   Recorder recorder_;
 };
@@ -132,6 +134,8 @@ TEST_P(FileTierTest, MemoryFileSystemSaysWhichIoItGives) {
   const auto tier = Open(OptionsFor(shm.path()));
   ASSERT_NE(tier, nullptr);
   EXPECT_EQ(tier->facts().direct, probe.valid());
+  EXPECT_EQ(tier->facts().buffered_reason.empty(), probe.valid());
+  EXPECT_EQ(log_.Count("using buffered I/O"), probe.valid() ? 0u : 1u);
   const Blocks file = Blocks::Pattern(300 * kBlockBytes, 1);
   const Blocks copy(file.size());
   const std::string path = "v1/aa/bb/cc/file.kv";

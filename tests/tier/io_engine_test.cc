@@ -20,6 +20,7 @@
 #include "server/base/clock.h"
 #include "server/base/unique_fd.h"
 #include "server/tier/thread_queue.h"
+#include "tests/support/log_recorder.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -63,6 +64,7 @@ class RefusedEngineTest : public testing::TestWithParam<Refusal> {
     return tier;
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   TemporaryFolder folder_;
   Recorder recorder_;
 };
@@ -73,6 +75,7 @@ TEST_P(RefusedEngineTest, AutoTakesThreadsAndSaysWhy) {
   EXPECT_EQ((*tier)->facts().io_engine, "threads");
   EXPECT_THAT((*tier)->facts().engine_reason, HasSubstr("io_uring"));
   EXPECT_FALSE((*tier)->facts().registered_buffers);
+  EXPECT_EQ(log_.Count("io_uring refused, using threads"), 1u);
   const Blocks file = Blocks::Pattern(300 * kBlockBytes, 1);
   const Blocks copy(file.size());
   const std::string path = "v1/aa/bb/cc/file.kv";
