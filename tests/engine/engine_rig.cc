@@ -19,6 +19,7 @@ namespace {
 
 constexpr TimeNs kPatience = 60 * kSecond;
 constexpr size_t kSlots = 64;
+constexpr uint8_t kPoison = 0xAB;
 
 std::byte ByteOf(uint64_t key, uint64_t offset) {
   return static_cast<std::byte>(key * 31 + offset * 7 + offset / 4096);
@@ -131,12 +132,23 @@ T RecordingSink::Wait(uint64_t client_op) {
   return {};
 }
 
+template <typename T>
+std::vector<T> RecordingSink::All(uint64_t client_op) const {
+  std::vector<T> all;
+  MutexLock lock(&mu_);
+  for (const SessionEvent& e : events_) {
+    if (std::holds_alternative<T>(e) && OperationOf(e) == client_op) all.push_back(std::get<T>(e));
+  }
+  return all;
+}
+
 template Quiesced RecordingSink::Wait<Quiesced>(uint64_t);
 template RequestDone RecordingSink::Wait<RequestDone>(uint64_t);
 template StoreReleased RecordingSink::Wait<StoreReleased>(uint64_t);
 template StoreDurable RecordingSink::Wait<StoreDurable>(uint64_t);
 template bool RecordingSink::Has<Quiesced>(uint64_t) const;
 template bool RecordingSink::Has<StoreDurable>(uint64_t) const;
+template std::vector<RequestDone> RecordingSink::All<RequestDone>(uint64_t) const;
 
 absl::Status RecordingSink::WaitEnd() {
   const TimeNs deadline = Now() + kPatience;
@@ -282,15 +294,27 @@ void EngineRig::Fill(SessionId session, const std::vector<uint64_t>& keys) {
 
 bool EngineRig::Holds(SessionId session, const std::vector<uint64_t>& keys) {
   for (size_t i = 0; i < keys.size(); ++i) {
-    for (uint64_t b = 0; b < kChunkBytes; ++b) {
-      if (buffer(session)[i * kChunkBytes + b] != ByteOf(keys[i], b)) return false;
-    }
+    if (!Holds(session, keys[i], i)) return false;
+  }
+  return true;
+}
+
+bool EngineRig::Holds(SessionId session, uint64_t key, size_t slot) {
+  const auto chunk = buffer(session).subspan(slot * kChunkBytes, kChunkBytes);
+  for (uint64_t b = 0; b < kChunkBytes; ++b) {
+    if (chunk[b] != ByteOf(key, b)) return false;
   }
   return true;
 }
 
 void EngineRig::Poison(SessionId session) {
-  std::memset(buffer(session).data(), 0xAB, buffer(session).size());
+  std::memset(buffer(session).data(), kPoison, buffer(session).size());
+}
+
+bool EngineRig::IsPoisoned(SessionId session, size_t slot) {
+  const auto chunk = buffer(session).subspan(slot * kChunkBytes, kChunkBytes);
+  return std::all_of(chunk.begin(), chunk.end(),
+                     [](std::byte b) { return b == std::byte{kPoison}; });
 }
 
 }  // namespace kvstream::engine

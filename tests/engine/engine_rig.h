@@ -72,6 +72,9 @@ class RecordingSink final : public SessionSink {
   T Wait(uint64_t client_op);
   template <typename T>
   bool Has(uint64_t client_op) const;
+  // All of this kind so far.
+  template <typename T>
+  std::vector<T> All(uint64_t client_op) const;
   absl::Status WaitEnd();
 
  private:
@@ -108,7 +111,9 @@ class EngineRig : public HandoffPeer {
   ReadStep StepOf(uint64_t client_op, const std::vector<uint64_t>& keys) const;
   void Fill(SessionId session, const std::vector<uint64_t>& keys);
   bool Holds(SessionId session, const std::vector<uint64_t>& keys);
+  bool Holds(SessionId session, uint64_t key, size_t slot);
   void Poison(SessionId session);
+  bool IsPoisoned(SessionId session, size_t slot);
 
  private:
   store::ChunkKey KeyOf(uint64_t key) const;

@@ -163,6 +163,35 @@ TEST_F(EngineTest, AStoreThatWaitsForRoomGoesOnWhenWritesMakeSome) {
   EXPECT_TRUE(rig_.Holds(session_, Keys(100, 8)));
 }
 
+TEST_F(EngineTest, ReadsGoOnWhileHungWritesFillThePool) {
+  const auto old = Keys(1, 32);
+  Put(old);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(true);
+  const auto staged = Keys(100, 64);
+  rig_.Fill(session_, staged);
+  Send(rig_.StoreOf(next_op_, staged));
+  EXPECT_TRUE(sink_->Wait<Quiesced>(next_op_++).status.ok());
+  const uint64_t waiting = next_op_++;
+  rig_.Fill(session_, Keys(200, 8));
+  Send(rig_.StoreOf(waiting, Keys(200, 8)));
+  rig_.WaitUntil([&] { return rig_.stats().stores.Get() == 3; }, "the last store has begun");
+  // What waits is copied from the first session's buffer only later.
+  auto sink = std::make_shared<RecordingSink>();
+  const SessionId reader = rig_.Open(sink);
+  for (uint64_t op = 1; op <= 3; ++op) {
+    rig_.Poison(reader);
+    rig_.Send(reader, *sink, rig_.StepOf(op, old));
+    EXPECT_TRUE(sink->Wait<Quiesced>(op).status.ok());
+    EXPECT_TRUE(rig_.Holds(reader, old));
+  }
+  EXPECT_EQ(rig_.stats().bytes_from_pool.Get(), 0u);
+  EXPECT_FALSE(sink_->Has<Quiesced>(waiting));
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateWrites(false);
+  EXPECT_TRUE(sink_->Wait<Quiesced>(waiting).status.ok());
+  EXPECT_EQ(Get(Keys(200, 8)).leading_valid, 8u);
+  EXPECT_TRUE(rig_.Holds(session_, Keys(200, 8)));
+}
+
 TEST(EngineStoreTest, SecondCopiesThatLagAreKeptWhileThereIsRoom) {
   EngineRig rig([](EngineOptions& o) { o.writes.max_defer = 0; });
   auto sink = std::make_shared<RecordingSink>();

@@ -150,6 +150,53 @@ TEST_F(TierKeeperTest, AShortageOfDescriptorsForgetsNothing) {
   EXPECT_EQ(stats(0).out.Get() + stats(1).out.Get(), 0u);
 }
 
+class PatientTest : public TierKeeperTest {
+ protected:
+  // Failures put no tier out.
+  PatientTest() : TierKeeperTest(/*replicate_all=*/true, /*failures=*/1000) {}
+
+  // On this tier alone.
+  void PutOn(size_t tier, const std::vector<uint64_t>& keys) {
+    rig_.tier(1 - tier).failing().write = ENOSPC;
+    EXPECT_EQ(Put(keys), absl::StatusCode::kOk);
+    AwaitWritten();
+    rig_.tier(1 - tier).failing().write = 0;
+  }
+};
+
+TEST_F(PatientTest, OneFailedReadFailsItsChunkAlone) {
+  constexpr uint64_t kBad = 13;  // The fifth of the second request.
+  for (uint64_t key = 1; key <= 24; ++key) PutOn(key == kBad ? 1 : 0, {key});
+  rig_.tier(1).failing().read = EIO;
+  rig_.Poison(session_);
+  ReadStep step = rig_.StepOf(++last_op_, Keys(1, 24));
+  const std::vector<ReadChunk> chunks = std::move(step.requests[0].chunks);
+  step.requests.resize(3, step.requests[0]);
+  for (size_t r = 0; r < 3; ++r) {
+    step.requests[r].request_id = r;
+    step.requests[r].chunks.assign(chunks.begin() + 8 * r, chunks.begin() + 8 * (r + 1));
+  }
+  rig_.Send(session_, *sink_, std::move(step));
+  EXPECT_EQ(sink_->Wait<Quiesced>(last_op_).status.code(), absl::StatusCode::kUnavailable);
+  const auto done = sink_->All<RequestDone>(last_op_);
+  ASSERT_EQ(done.size(), 3u);
+  for (const RequestDone& request : done) {
+    const bool bad = request.request_id == 1;
+    EXPECT_EQ(request.code, bad ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk);
+    EXPECT_EQ(request.leading_valid, bad ? 4u : 8u);
+    EXPECT_EQ(request.other_valid,
+              bad ? (std::vector<uint32_t>{5, 6, 7}) : std::vector<uint32_t>());
+  }
+  for (uint64_t key = 1; key <= 24; ++key) {
+    EXPECT_EQ(rig_.Holds(session_, key, key - 1), key != kBad) << key;
+  }
+  EXPECT_TRUE(rig_.IsPoisoned(session_, kBad - 1));
+  EXPECT_EQ(rig_.stats().chunks_delivered.Get(), 23u);
+  EXPECT_EQ(rig_.stats().chunks_failed.Get(), 1u);
+  EXPECT_EQ(stats(1).failed_reads.Get(), 1u);
+  rig_.tier(1).failing().read = 0;
+}
+
 class OneCopyTest : public TierKeeperTest {
  protected:
   OneCopyTest() : TierKeeperTest(/*replicate_all=*/false, /*failures=*/8, 2 * kSecond) {}
@@ -170,6 +217,7 @@ TEST_F(OneCopyTest, ATierWhoseWritesHangHoldsNoStoreUp) {
   EXPECT_EQ(stored, 256u);
   EXPECT_EQ(stats(1).writes_out.Get(), 1u);
   EXPECT_EQ(stats(1).writes_hang.Get(), 1u);
+  EXPECT_EQ(log_.Count("a tier whose writes do not end takes no more of them: tier=1"), 1u);
   EXPECT_EQ(stats(1).out.Get(), 0u);
   rig_.tier(1).GateWrites(false);
   rig_.WaitUntil([&] { return stats(1).writes_out.Get() == 0; }, "it takes writes again");
@@ -179,4 +227,3 @@ TEST_F(OneCopyTest, ATierWhoseWritesHangHoldsNoStoreUp) {
 
 }  // namespace
 }  // namespace kvstream::engine
-  EXPECT_EQ(log_.Count("a tier whose writes do not end takes no more of them: tier=1"), 1u);
