@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 grpc::Status Set(Rig& rig, const std::string& tier, v1::TierState state,
                  v1::SetTierStateReply* reply) {
@@ -76,6 +77,58 @@ TEST(AdminTest, StatusTellsWhyATierIsOut) {
               Contains("tier pfs is out of service: taken out by an operator"));
   EXPECT_THAT(status.conditions(), Contains(HasSubstr("no tier is in service")));
   EXPECT_EQ(status.tiers(1).state(), v1::TIER_STATE_OUT);
+}
+
+TEST(AdminTest, StatusTellsWhatATierDoesWithout) {
+  Rig rig;
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(HasSubstr("tier pfs"))));
+  rig.pfs.facts().engine_reason = "io_uring is not permitted";
+  EXPECT_THAT(StatusOf(rig).conditions(),
+              Contains("tier pfs uses threads for its I/O: io_uring is not permitted"));
+  rig.pfs.facts().direct = false;
+  rig.pfs.facts().buffered_reason = "O_DIRECT is refused";
+  EXPECT_THAT(StatusOf(rig).conditions(),
+              Contains("tier pfs uses buffered I/O: O_DIRECT is refused"));
+  const auto unregistered =
+      Contains("tier pfs reads without registered buffers: the locked-memory limit is low");
+  rig.pfs.facts().io_engine = "threads";
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(unregistered)) << "threads register nothing";
+  rig.pfs.facts().io_engine = "io_uring";
+  EXPECT_THAT(StatusOf(rig).conditions(), unregistered);
+  rig.pfs.facts().registered_buffers = true;
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(unregistered));
+  const auto met =
+      Contains("tier pfs has met the limit of open files since its start: raise LimitNOFILE");
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(met));
+  rig.pfs.stats().descriptor_shortages.Add();
+  const v1::Status status = StatusOf(rig);
+  EXPECT_THAT(status.conditions(), met);
+  EXPECT_EQ(status.tiers(1).engine_reason(), "io_uring is not permitted");
+  EXPECT_EQ(status.tiers(1).buffered_reason(), "O_DIRECT is refused");
+  EXPECT_EQ(status.tiers(1).descriptor_shortages(), 1u);
+  EXPECT_EQ(status.tiers(1).state(), v1::TIER_STATE_OK) << "none of it takes it out";
+}
+
+TEST(AdminTest, StatusTellsOfATierWhoseReadsOrWritesFail) {
+  Rig rig;
+  engine::TierEngineStats& pfs = rig.stats.tiers[1];
+  pfs.degraded.Set(1);
+  EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_DEGRADED);
+  pfs.writes_out.Set(1);
+  EXPECT_THAT(StatusOf(rig).conditions(), Contains("tier pfs takes no writes: they fail"));
+  pfs.writes_hang.Set(1);
+  EXPECT_THAT(StatusOf(rig).conditions(), Contains("tier pfs takes no writes: they do not end"));
+  EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_DEGRADED);
+  pfs.writes_out.Set(0);
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(HasSubstr("takes no writes"))));
+  pfs.failing.Set(1);
+  pfs.out.Set(1);
+  EXPECT_THAT(StatusOf(rig).conditions(), Contains("tier pfs is out of service: its reads fail"));
+  EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_OUT);
+  pfs.probing.Set(1);
+  EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_PROBING);
+  for (auto* number : {&pfs.out, &pfs.failing, &pfs.probing, &pfs.degraded}) number->Set(0);
+  EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_OK);
 }
 
 TEST(AdminTest, DrainEndsReadinessForGoodAndCarriesTheEnginesAnswer) {

@@ -1,11 +1,21 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
 
 #include <cstring>
 
+#include "server/base/clock.h"
+#include "server/base/unique_fd.h"
 #include "server/rpc/handoff_server.h"
 #include "tests/rpc/rig.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::rpc {
 namespace {
@@ -52,6 +62,7 @@ class HandoffTest : public ::testing::Test {
     welcome_ = reply->welcome();
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   TempDir dir_;
   RpcStats stats_;
   RecordingPoster poster_;
@@ -251,6 +262,39 @@ TEST_F(HandoffTest, TooManyPendingDropsAreRefused) {
   std::vector<engine::DropBuffer> pending;
   for (int i = 0; i < 64; ++i) pending.push_back(poster_.Next<engine::DropBuffer>());
   EXPECT_EQ(client_->Call(Drop(1)).code(), v1::RESOURCE_EXHAUSTED);
+}
+
+TimeNs CpuTime() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
+
+TEST_F(HandoffTest, AcceptThatFindsNoDescriptorPausesAndGoesOn) {
+  const UniqueFd late(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, options_.socket.path.c_str(), sizeof address.sun_path - 1);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // The lowest number that is free is the first that there may not be.
+  const rlimit none{static_cast<rlim_t>(UniqueFd(fcntl(late.get(), F_DUPFD_CLOEXEC, 0)).get()),
+                    before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(connect(late.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const TimeNs deadline = Now() + absl::ToInt64Nanoseconds(kPatience);
+  while (log_.Count("handoff accept failing") == 0 && Now() < deadline) sched_yield();
+  // Through several more tries: nothing comes, nobody else waits, and no time is burnt.
+  const TimeNs cpu = CpuTime();
+  pollfd ready{late.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&ready, 1, 400), 0);
+  EXPECT_LT(CpuTime() - cpu, 50 * kMillisecond);
+  EXPECT_EQ(log_.Count("handoff accept failing"), 1u);
+  EXPECT_EQ(client_->Call(Attach()).code(), v1::INVALID_ARGUMENT);
+  EXPECT_TRUE(poster_.empty());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1);
+  poster_.Next<engine::SessionConnected>();
 }
 
 TEST_F(HandoffTest, DescriptorsAreNotLeaked) {

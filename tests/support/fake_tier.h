@@ -51,6 +51,9 @@ class FakeTier final : public tier::Tier {
   const tier::TierOptions& options() const override { return options_.tier; }
   const tier::TierFacts& facts() const override { return facts_; }
   const tier::TierStats& stats() const override { return stats_; }
+  // For tests of what is said of them.
+  tier::TierFacts& facts() { return facts_; }
+  tier::TierStats& stats() { return stats_; }
 
   void Read(std::span<const tier::ReadRequest> requests) override;
   void Write(tier::WriteRequest request) override;
