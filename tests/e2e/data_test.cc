@@ -2,6 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/support/test_daemon.h"
 
@@ -115,6 +119,77 @@ TEST(DataTest, StoringAKeyTwiceWritesItOnce) {
   ASSERT_TRUE(worker.Put(Keys(1, 4)).ok());
   EXPECT_EQ(daemon.stats().chunks_stored.Get(), 4u);
   EXPECT_EQ(daemon.stats().chunks_existed.Get(), 4u);
+}
+
+// Each worker stores keys of its own, and all look and read for them: only those that agree in all
+// that is in a key may find anything.
+void ExpectNeverToMeet(const std::vector<std::unique_ptr<Worker>>& workers) {
+  for (size_t i = 0; i < workers.size(); ++i) {
+    ASSERT_TRUE(workers[i]->Put(Keys(1 + 10 * i, 4)).ok());
+  }
+  for (size_t stored = 0; stored < workers.size(); ++stored) {
+    const auto keys = Keys(1 + 10 * stored, 4);
+    for (size_t i = 0; i < workers.size(); ++i) {
+      SCOPED_TRACE("stored by " + std::to_string(stored) + ", wanted by " + std::to_string(i));
+      Worker& worker = *workers[i];
+      EXPECT_EQ(worker.Look(keys), i == stored ? 4u : 0u);
+      const v1::RequestDone done = worker.Get(keys);
+      EXPECT_EQ(done.code(), i == stored ? v1::OK : v1::NOT_FOUND);
+      EXPECT_EQ(done.leading_valid(), i == stored ? 4u : 0u);
+      EXPECT_EQ(done.other_valid_size(), 0);
+      for (size_t slot = 0; slot < 4; ++slot) {
+        EXPECT_TRUE(i == stored ? worker.Holds(keys[slot], slot) : worker.IsPoisoned(slot));
+      }
+    }
+  }
+}
+
+constexpr uint64_t kSmallChunk = 64 * 1024;
+
+TEST(DataTest, SaltsNeverMeetAndTheSameOneHits) {
+  TestDaemon daemon;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (const char* salt : {"", "s1", "s2"}) {
+    workers.push_back(std::make_unique<Worker>(
+        daemon.socket(),
+        Worker::Shape{.chunk_bytes = kSmallChunk, .buffer_bytes = 8 * kSmallChunk, .salt = salt}));
+  }
+  ExpectNeverToMeet(workers);
+  // Another session of the same salt.
+  Worker again(daemon.socket(), workers[1]->shape());
+  EXPECT_EQ(again.Look(Keys(11, 4)), 4u);
+  EXPECT_EQ(again.Get(Keys(11, 4)).leading_valid(), 4u);
+  EXPECT_TRUE(again.Holds(11, 0));
+}
+
+TEST(DataTest, NamespacesThatDifferInOneFieldNeverMeet) {
+  using Namespace = v1::Namespace*;
+  const std::vector<std::function<void(Namespace)>> changes = {
+      [](Namespace) {},
+      [](Namespace n) { n->set_model("tess"); },
+      [](Namespace n) { n->set_weights_fingerprint("w1"); },
+      [](Namespace n) { n->set_kv_dtype("float16"); },
+      [](Namespace n) { n->set_quantization("awq"); },
+      [](Namespace n) { n->set_rope("theta=10000"); },
+      [](Namespace n) { n->set_layout("layer-major"); },
+      [](Namespace n) { n->add_strides(128); },
+      [](Namespace n) { n->set_page_tokens(16); },
+      [](Namespace n) { n->set_chunk_tokens(128); },
+      [](Namespace n) { n->set_tensor_parallel(2); },
+      [](Namespace n) { n->set_pipeline_parallel(2); },
+      [](Namespace n) { n->set_context_parallel(2); },
+      [](Namespace n) { n->mutable_groups(0)->set_name("full"); },
+      [](Namespace n) { n->mutable_groups(0)->set_replicated(true); },
+      [](Namespace n) { (*n->mutable_extra())["a"] = "b"; }};
+  TestDaemon daemon;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (const auto& change : changes) {
+    workers.push_back(
+        std::make_unique<Worker>(daemon.socket(), Worker::Shape{.chunk_bytes = kSmallChunk,
+                                                                .buffer_bytes = 8 * kSmallChunk,
+                                                                .change_namespace = change}));
+  }
+  ExpectNeverToMeet(workers);
 }
 
 TEST(DataTest, ARestartedDaemonServesOldFilesOnlyAfterTheirKeyWasStoredAgain) {

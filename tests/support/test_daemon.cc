@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "server/base/clock.h"
-#include "server/base/logging.h"
 #include "server/config/config.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream {
 
@@ -30,7 +30,7 @@ config::IoEngine EngineUnderTest() {
 
 TestDaemon::TestDaemon(Tweak tweak, uint32_t gpus)
     : gpus_(gpus), gpu_control_(std::make_shared<gpu::FakeGpuControl>()) {
-  SetLogLevel("error");
+  test::LogErrorsOnly();
   const std::string dir = dir_.path().string();
   std::filesystem::create_directory(dir + "/nvme");
   std::filesystem::create_directory(dir + "/pfs");
@@ -104,8 +104,8 @@ void TestDaemon::WaitWritten() {
 namespace {
 
 // The eight bytes at word `word` of chunk `key`.
-uint64_t Word(uint64_t key, uint64_t word) {
-  uint64_t x = key * 0x9E3779B97F4A7C15u + word * 0xC2B2AE3D27D4EB4Fu + 1;
+uint64_t Word(uint64_t key, uint64_t word, uint64_t computation) {
+  uint64_t x = key * 0x9E3779B97F4A7C15u + word * 0xC2B2AE3D27D4EB4Fu + 1 + (computation << 32);
   x ^= x >> 29;
   return x * 0xBF58476D1CE4E5B9u;
 }
@@ -124,6 +124,7 @@ Worker::Worker(const std::string& socket, const Shape& shape) : shape_(shape) {
   description.set_chunk_tokens(256);
   description.set_segment_bytes(shape.segment_bytes);
   description.add_groups()->set_chunk_bytes(shape.chunk_bytes);
+  if (shape.change_namespace) shape.change_namespace(&description);
   auto name_space = client_->RegisterNamespace(description, {});
   EXPECT_TRUE(name_space.ok()) << name_space.status();
   namespace_ = *std::move(name_space);
@@ -145,6 +146,7 @@ v1::ChunkAt Worker::At(uint64_t key, size_t slot) const {
 v1::Store Worker::StoreOf(const std::vector<uint64_t>& keys, size_t first_slot) const {
   v1::Store store;
   store.set_namespace_id(namespace_.id);
+  store.set_salt(shape_.salt);
   store.set_admission_ms(60000);
   store.set_deadline_ms(60000);
   for (const uint64_t key : keys) *store.add_chunks() = At(key, first_slot++);
@@ -158,20 +160,21 @@ v1::ReadStep Worker::StepOf(const std::vector<uint64_t>& keys, size_t first_slot
   v1::ReadRequest& request = *step.add_requests();
   request.set_request_id(1);
   request.set_namespace_id(namespace_.id);
+  request.set_salt(shape_.salt);
   for (const uint64_t key : keys) *request.add_chunks() = At(key, first_slot++);
   return step;
 }
 
 void Worker::Fill(uint64_t key, size_t slot) {
   for (uint64_t i = 0; i < shape_.chunk_bytes; i += 8) {
-    const uint64_t word = Word(key, i / 8);
+    const uint64_t word = Word(key, i / 8, shape_.computation);
     std::memcpy(SlotAt(slot) + i, &word, std::min<uint64_t>(8, shape_.chunk_bytes - i));
   }
 }
 
-bool Worker::Holds(uint64_t key, size_t slot) const {
+bool Worker::Holds(uint64_t key, size_t slot, uint64_t computation) const {
   for (uint64_t i = 0; i < shape_.chunk_bytes; i += 8) {
-    const uint64_t word = Word(key, i / 8);
+    const uint64_t word = Word(key, i / 8, computation);
     if (std::memcmp(SlotAt(slot) + i, &word, std::min<uint64_t>(8, shape_.chunk_bytes - i)) != 0) {
       return false;
     }
@@ -209,6 +212,7 @@ v1::RequestDone Worker::Get(const std::vector<uint64_t>& keys) {
 uint32_t Worker::Look(const std::vector<uint64_t>& keys) {
   v1::LookupRequest request;
   request.set_namespace_id(namespace_.id);
+  request.set_salt(shape_.salt);
   for (const uint64_t key : keys) request.add_prefix_hashes(At(key, 0).prefix_hash());
   auto reply = client_->Lookup(std::move(request));
   EXPECT_TRUE(reply.ok()) << reply.status();

@@ -77,6 +77,11 @@ class Worker {
     uint64_t chunk_bytes = 256 * 1024;
     uint64_t segment_bytes = 64 * 1024;
     uint64_t buffer_bytes = 32 * 1024 * 1024;
+    // Of all that it stores, reads and looks up.
+    std::string salt = "";
+    // Another computation of the same keys has other bytes.
+    uint64_t computation = 0;
+    std::function<void(v1::Namespace*)> change_namespace = nullptr;
   };
   explicit Worker(const std::string& socket) : Worker(socket, Shape()) {}
   Worker(const std::string& socket, const Shape& shape);
@@ -95,7 +100,8 @@ class Worker {
 
   // Writes the chunk's bytes into the slot; checks them; overwrites them.
   void Fill(uint64_t key, size_t slot);
-  bool Holds(uint64_t key, size_t slot) const;
+  bool Holds(uint64_t key, size_t slot) const { return Holds(key, slot, shape_.computation); }
+  bool Holds(uint64_t key, size_t slot, uint64_t computation) const;
   void Poison(size_t slot, uint8_t value = 0xAB);
   bool IsPoisoned(size_t slot, uint8_t value = 0xAB) const;
 
