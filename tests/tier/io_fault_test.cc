@@ -39,6 +39,7 @@ class IoFaultTest : public testing::TestWithParam<IoEngine> {
     options.root = folder_.path();
     options.io_bytes = 8 * kBlockBytes;
     options.io_engine = GetParam();
+    options.fsync = kind == Kind::kFsync;
     const test::FaultyQueue::Answer ours = [this, kind, answer = std::move(answer)](
                                                const Operation& operation, int32_t result) {
       if (operation.kind != kind) return result;
@@ -203,6 +204,18 @@ TEST_P(IoFaultTest, FullDeviceLeavesNothingBehind) {
   EXPECT_THAT(folder_.Files(), IsEmpty());
   EXPECT_EQ(tier_->stats().write_errors.Get(), 1u);
   EXPECT_EQ(Write().code, absl::StatusCode::kOk);
+}
+
+TEST_P(IoFaultTest, FailedFsyncIsAFailedWrite) {
+  Open(Kind::kFsync,
+       [](int nth, const Operation&, int32_t result) { return nth == 0 ? -EIO : result; });
+  EXPECT_EQ(Write().error, EIO);
+  EXPECT_THAT(folder_.Files(), IsEmpty());
+  // What was not flushed may be lost whatever a second one says.
+  EXPECT_EQ(seen(), 1);
+  EXPECT_EQ(Write().code, absl::StatusCode::kOk);
+  EXPECT_EQ(seen(), 2);
+  EXPECT_THAT(folder_.Files(), ElementsAre(path_));
 }
 
 TEST_P(IoFaultTest, FailedCloseIsAFailedWrite) {
