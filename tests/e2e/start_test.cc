@@ -2,15 +2,23 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "server/limits.h"
 #include "server/pinning.h"
+#include "tests/support/log_recorder.h"
 #include "tests/support/test_daemon.h"
 
 namespace kvstream {
@@ -41,6 +49,7 @@ class StartTest : public testing::Test {
     EXPECT_EQ(worker.Get({next_key_++}).leading_valid(), 1u);
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   TestDaemon daemon_;
   TempDir spare_;
   uint64_t next_key_ = 1;
@@ -87,6 +96,7 @@ TEST_F(StartTest, ATierThatIsNotRequiredMayBeMissingAndStatusSaysSo) {
   EXPECT_TRUE(status->ready());
   EXPECT_EQ(status->tiers(1).state(), v1::TIER_STATE_OUT);
   EXPECT_THAT(status->conditions(), testing::Contains(testing::HasSubstr("pfs")));
+  EXPECT_EQ(log_.Count("tier missing: tier=pfs"), 1u);
 }
 
 // One fake GPU, for which only the first slice can be pinned.
@@ -190,6 +200,72 @@ TEST_F(StartTest, AHungFileSystemOfATierThatIsNotRequiredDoesNotHoldTheStart) {
                   o.tiers[0].root = spare_.path();
                 }),
                 "does not answer");
+}
+
+TEST_F(StartTest, WhatIsNotAsItShouldBeIsAConditionAndOneWarningEach) {
+  // More than any limit of descriptors.
+  TestDaemon daemon([](config::Options& o) {
+    o.routing.hedging = false;
+    for (auto& tier : o.tiers) tier.open_files = 1u << 30;
+  });
+  const auto status = Worker(daemon.socket()).client().GetStatus();
+  ASSERT_TRUE(status.ok());
+  EXPECT_TRUE(status->ready());
+  const std::vector<std::string> conditions(status->conditions().begin(),
+                                            status->conditions().end());
+  EXPECT_THAT(conditions, testing::Contains("routing is set for comparison: steps end later than "
+                                            "they could"));
+  EXPECT_EQ(log_.Count("routing is set for comparison"), 1u);
+  EXPECT_THAT(conditions, testing::Contains(testing::HasSubstr("the limit of open files, ")));
+  EXPECT_EQ(log_.Count("limit of open files is low"), 1u);
+  const auto no_huge_pages = testing::Contains(testing::HasSubstr("has no huge pages"));
+  if (status->pool().huge_pages()) {
+    EXPECT_THAT(conditions, testing::Not(no_huge_pages));
+  } else {
+    EXPECT_THAT(conditions, no_huge_pages);
+  }
+  // The fixture's daemon has the same pool.
+  EXPECT_EQ(log_.Count("the staging pool has no huge pages"),
+            status->pool().huge_pages() ? 0u : 2u);
+  // Where all is as it should be nothing is said.
+  const auto plain = Worker(daemon_.socket()).client().GetStatus();
+  ASSERT_TRUE(plain.ok());
+  EXPECT_THAT(plain->conditions(), testing::Not(testing::Contains(testing::HasSubstr("routing"))));
+  EXPECT_THAT(plain->conditions(),
+              testing::Not(testing::Contains(testing::HasSubstr("limit of open files"))));
+}
+
+// May lock no memory, as a container's root.
+TEST_F(StartTest, APoolThatCannotBeRegisteredIsReadWithoutAndStatusSaysSo) {
+  if (EngineUnderTest() == config::IoEngine::kThreads) GTEST_SKIP() << "threads register nothing";
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const rlimit low{kMiB, before.rlim_max};  // For the rings, and not for the pool.
+  std::unique_ptr<TestDaemon> daemon;
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &low), 0);
+  // Capabilities are a thread's own, and of all that it starts.
+  std::thread([&] {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3]{};
+    EXPECT_EQ(syscall(SYS_capset, &header, none), 0);
+    daemon = std::make_unique<TestDaemon>();
+  }).join();
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  Worker worker(daemon->socket());
+  ASSERT_TRUE(worker.Put(Keys(1, 8)).ok());
+  daemon->WaitWritten();
+  EXPECT_EQ(worker.Get(Keys(1, 8)).leading_valid(), 8u);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(worker.Holds(1 + i, i));
+  const auto status = worker.client().GetStatus();
+  ASSERT_TRUE(status.ok());
+  for (const v1::TierStatus& tier : status->tiers()) {
+    EXPECT_EQ(tier.io_engine(), "io_uring");
+    EXPECT_FALSE(tier.registered_buffers());
+    EXPECT_THAT(status->conditions(), testing::Contains("tier " + tier.name() +
+                                                        " reads without registered buffers: the "
+                                                        "locked-memory limit is low"));
+  }
+  EXPECT_EQ(log_.Count("staging pool not registered"), 1u);
 }
 
 TEST_F(StartTest, StatusTellsWhatTheDaemonIs) {
