@@ -55,6 +55,41 @@ TEST_F(DeviceStallTest, WhoSharesAChunkWithAStoppedWorkerDoesNotWaitForIt) {
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(stopped.Holds(keys[i], tables[i]));
 }
 
+TEST_F(DeviceStallTest, AChunkIsNoHitWhileItIsStillBeingCopied) {
+  DeviceWorker storing(daemon_.socket(), DirectShape(0));
+  DeviceWorker reading(daemon_.socket(), DirectShape(1));
+  const auto keys = Keys(1, 8);
+  const auto look = [&] {
+    v1::LookupRequest request;
+    request.set_namespace_id(reading.namespace_id());
+    for (const uint64_t key : keys) {
+      request.add_prefix_hashes(reading.At(key, {}).prefix_hash());
+    }
+    const auto reply = reading.client().Lookup(std::move(request));
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? reply->leading_run() : 0;
+  };
+  const auto tables = storing.Shuffled(8, 1);
+  for (size_t i = 0; i < keys.size(); ++i) storing.Fill(keys[i], tables[i]);
+  daemon_.gpu_control().held = true;
+  const auto store = *storing.client().Store(storing.StoreOf(keys, tables));
+  daemon_.WaitUntil([&] { return daemon_.daemon().gpus().stats(0).queued_bytes.Get() > 0; },
+                    "copies are queued");
+  EXPECT_EQ(look(), 0u);
+  const v1::RequestDone early = reading.Get(keys, reading.Shuffled(8, 2));
+  EXPECT_EQ(early.code(), v1::NOT_FOUND);
+  EXPECT_EQ(early.leading_valid(), 0u);
+  EXPECT_TRUE(reading.OnlyTouched({}));
+  EXPECT_FALSE(store->WaitEnded(absl::ZeroDuration()));
+  daemon_.gpu_control().held = false;
+  ASSERT_TRUE(store->WaitEnded(kPatience));
+  EXPECT_TRUE(store->status().ok()) << store->status();
+  EXPECT_EQ(look(), 8u);
+  const auto others = reading.Shuffled(8, 3);
+  EXPECT_EQ(reading.Get(keys, others).leading_valid(), 8u);
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(reading.Holds(keys[i], others[i]));
+}
+
 // More than are verified at a time: each that is lets another begin.
 TEST_F(DeviceStallTest, ManyStagedChunksAreReadBackAtOnce) {
   DeviceWorker::Shape shape = LandingShape();

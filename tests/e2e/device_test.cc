@@ -10,6 +10,7 @@
 
 #include "client/admin.h"
 #include "tests/support/device_worker.h"
+#include "tests/support/log_recorder.h"
 #include "tests/support/test_daemon.h"
 
 namespace kvstream {
@@ -34,6 +35,7 @@ class DeviceTest : public testing::Test {
     }
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   TestDaemon daemon_;
 };
 
@@ -162,6 +164,9 @@ TEST_F(DeviceTest, ALostGpuFailsItsOperationsAndHostMemoryGoesOn) {
   ASSERT_TRUE(status.ok());
   EXPECT_FALSE(status->ready());
   for (const v1::GpuStatus& gpu : status->gpus()) EXPECT_FALSE(gpu.usable()) << gpu.uuid();
+  for (uint32_t gpu = 0; gpu < 2; ++gpu) {
+    EXPECT_EQ(log_.Count("a GPU is lost, restart the daemon: gpu=" + gpu::FakeGpuUuid(gpu)), 1u);
+  }
   EXPECT_EQ(daemon_.stats().tiers[0].corrupt_reads.Get(), 0u);  // Nothing was the tiers' fault.
 }
 
