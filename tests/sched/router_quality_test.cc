@@ -162,6 +162,35 @@ TEST(RouterQualityTest, TierWithStragglersIsNotTakenOut) {
   EXPECT_TRUE(world.tier_changes().empty());
 }
 
+// A metadata server that is overloaded: reads flow well once the file is open.
+TEST(RouterQualityTest, ATierThatTakesSecondsForEachOpenIsUsedForWhatOnlyItHolds) {
+  constexpr double kOpen = 6;
+  SimOptions options = WorldOf({Tier(kFastRate), Tier(kSlowRate)});
+  options.tiers[1].latency = static_cast<TimeNs>(kOpen) * kSecond;
+  const double hedge = static_cast<double>(options.router.hedge_after) / 1e9;
+  SimWorld world(options);
+  world.AdmitAt(0, Chunks(1, 100, Tiers({0, 1})));
+  world.AdmitAt(20 * kSecond, Chunks(2, 2, Tiers({1}), 1000));
+  world.AdmitAt(40 * kSecond, Chunks(3, 100, Tiers({0, 1}), 2000));
+  BatchSpec mixed = Chunks(4, 100, Tiers({0, 1}), 3000);
+  for (uint64_t c = 0; c < 2; ++c)
+    mixed.requests[0].push_back(ItemOn(4000 + c, Tiers({1}), kChunk));
+  world.AdmitAt(60 * kSecond, std::move(mixed));
+  // What both hold costs no more than a tier that hangs would.
+  EXPECT_LE(SecondsFor(world, 1), 1.10 * Bytes(100) / kFastRate + hedge);
+  const auto seconds = [&world](uint64_t id) {
+    ExpectAllOk(world, id);
+    const BatchModel& batch = world.batch(OperationId{id});
+    return static_cast<double>(batch.done_at - batch.admitted_at) / 1e9;
+  };
+  EXPECT_LE(seconds(3), 1.10 * Bytes(100) / kFastRate + hedge);
+  // What it alone holds comes, an open later.
+  for (const uint64_t id : {2, 4}) {
+    EXPECT_GE(seconds(id), kOpen);
+    EXPECT_LE(seconds(id), kOpen + 1) << id;
+  }
+}
+
 // Where a tier's reads of contents in [first, first + chunks) lie in the list, in their order.
 std::vector<uint64_t> PlacesReadBy(const SimWorld& world, uint32_t tier, uint64_t first,
                                    uint64_t chunks) {
