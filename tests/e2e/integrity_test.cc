@@ -15,6 +15,7 @@
 
 #include "server/base/chunk_shape.h"
 #include "server/base/unique_fd.h"
+#include "tests/support/load.h"
 #include "tests/support/log_recorder.h"
 #include "tests/support/test_daemon.h"
 
@@ -238,6 +239,51 @@ TEST_F(IntegrityTest, AFileOfAnotherVersionKeepsItsNameAndTheOtherTierHasTheChun
   EXPECT_EQ(daemon_.stats().tiers[0].segments_read.Get(), 0u);
   EXPECT_EQ(daemon_.Files(0), std::vector<fs::path>{file});
   EXPECT_EQ(ContentsOf(file), before);
+}
+
+TEST_F(IntegrityTest, FilesRemovedUnderLoadAreMissesAndNothingElse) {
+  Load load(daemon_.socket());
+  std::mt19937_64 random(30);
+  // A third of what a tier has at a time, so that the load meets the holes of each round.
+  uint64_t removed = 0;
+  for (int round = 0; round < 6; ++round) {
+    const uint64_t stores = load.stores() + 2;
+    const uint64_t hits = load.hits();
+    daemon_.WaitUntil([&] { return load.stores() > stores && load.hits() > hits; }, "work goes on");
+    for (const fs::path& file : daemon_.Files(random() % 2)) {
+      if (random() % 3 == 0) removed += fs::remove(file) ? 1 : 0;
+    }
+  }
+  load.Stop();
+  EXPECT_EQ(load.wrong(), 0u);
+  Worker worker(daemon_.socket(), Load::Shape());
+  std::vector<std::vector<uint64_t>> batches;
+  for (const uint64_t key : load.committed()) {
+    if (batches.empty() || batches.back().size() == 32) batches.emplace_back();
+    batches.back().push_back(key);
+  }
+  uint64_t misses = 0;
+  for (const auto& keys : batches) {
+    misses += keys.size() - CountWhole(worker, worker.Get(keys), keys);
+  }
+  EXPECT_LE(misses, removed);
+  EXPECT_GT(
+      daemon_.stats().tiers[0].missing_files.Get() + daemon_.stats().tiers[1].missing_files.Get(),
+      0u);
+  EXPECT_EQ(Corrupt(0) + Corrupt(1), 0u);
+  for (size_t tier = 0; tier < 2; ++tier) {
+    EXPECT_EQ(daemon_.stats().tiers[tier].failed_reads.Get(), 0u);
+    EXPECT_EQ(daemon_.stats().tiers[tier].times_out.Get(), 0u);
+  }
+  // What one read brings to light may be a miss once more.
+  for (const auto& keys : batches) {
+    size_t whole = 0;
+    for (int round = 0; round < 3 && whole < keys.size(); ++round) {
+      ASSERT_TRUE(worker.Put(keys).ok());
+      whole = CountWhole(worker, worker.Get(keys), keys);
+    }
+    ASSERT_EQ(whole, keys.size());
+  }
 }
 
 }  // namespace
