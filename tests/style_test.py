@@ -65,7 +65,6 @@ WALL_CLOCK_READERS = {
     "server/rpc/status_watches.cc": "as above, of an alarm",
     "client/admin.cc": "as above, of a call",
     "client/client.cc": "calls as above; its wait for a connection is owed a steady clock",
-    "client/handoff_connection.cc": "its waits are owed a steady clock",
     "client/replay/replay.cc": "a tool that runs while somebody looks at it",
 }
 
