@@ -1,0 +1,197 @@
+"""What tests of the programs share: a kvstreamd of the test's own with two tiers, and a file system
+in user space under one of them that can hang, die and come back.
+
+Only processes that were started here are signalled, by their ids.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+
+PATIENCE_S = 60
+# A status answers at once while the daemon lives; as often is often enough.
+POLL_S = 0.01
+
+
+def die_with_parent():
+    """For a child, before exec: a test that is killed leaves nothing behind."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def wait(condition, what, patience_s=PATIENCE_S):
+    """Until the condition holds; its value."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited in vain until {what}")
+        time.sleep(POLL_S)
+
+
+class Node:
+    """A daemon on the folders `nvme` and `pfs` of a folder. `tier` is added to both tiers of its
+    config, `pfs` to the second, `config` to the whole."""
+
+    def __init__(self, daemon, ctl, folder, tier="", pfs="", config="pool { mib: 64 }"):
+        self.program, self.tool = daemon, ctl
+        self.folder = pathlib.Path(folder)
+        self.socket = str(self.folder / "sock")
+        self.log = self.folder / "log"
+        self.config = self.folder / "kvstream.textproto"
+        self.process = None
+        for name in ("nvme", "pfs"):
+            (self.folder / name).mkdir(exist_ok=True)
+        self.config.write_text(
+            f'sockets {{ grpc: "{self.socket}" }}\n'
+            f'tiers {{ name: "nvme" root: "{self.folder}/nvme" {tier} }}\n'
+            f'tiers {{ name: "pfs" root: "{self.folder}/pfs" {tier} {pfs} }}\n'
+            f'limits {{ segment_kib: 1024 segment_kib_max: 4096 }}\n{config}\n'
+            'metrics { listen: "127.0.0.1:0" } logging { level: "info" }\n', encoding="utf-8")
+
+    def start(self, prefix=(), patience_s=PATIENCE_S):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([*prefix, self.program, "--config", str(self.config)],
+                                            stderr=log, preexec_fn=die_with_parent)
+        wait(lambda: self.status() or self.process.poll() is not None, "the daemon is ready",
+             patience_s)
+        if self.process.poll() is not None:
+            raise AssertionError(f"the daemon ended with {self.process.returncode}:\n"
+                                 + self.log.read_text(encoding="utf-8")[-2000:])
+
+    def ctl(self, *arguments):
+        return subprocess.run([self.tool, "--socket", self.socket, *arguments],
+                              capture_output=True, text=True, check=False, timeout=5 * PATIENCE_S)
+
+    def replay(self, *arguments):
+        """A replay that runs; its report is JSON on stdout."""
+        return subprocess.Popen([self.tool, "--socket", self.socket, "--json", "replay",
+                                 *arguments], stdout=subprocess.PIPE, text=True,
+                                preexec_fn=die_with_parent)
+
+    def status(self):
+        result = self.ctl("status", "--json")
+        return json.loads(result.stdout) if result.returncode == 0 else None
+
+    def metrics(self):
+        """{'name{labels}': value} of what Prometheus would scrape."""
+        with urllib.request.urlopen(f"http://{self.status()['metrics_address']}/metrics",
+                                    timeout=PATIENCE_S) as answer:
+            lines = answer.read().decode().splitlines()
+        rows = [line.rsplit(" ", 1) for line in lines if line and line[0] != "#"]
+        return {name: float(value) for name, value in rows}
+
+    def warnings(self, words):
+        """The log's warnings with these words."""
+        return [line for line in self.log.read_text(encoding="utf-8").splitlines()
+                if " warning " in line and words in line]
+
+    def files(self, tier, pattern="*.kv"):
+        return sorted((self.folder / tier).glob(f"v1/*/*/*/{pattern}"))
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self):
+        self.process.kill()
+        return self.process.wait(timeout=PATIENCE_S)
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self):
+        self.terminate()
+        return self.process.wait(timeout=PATIENCE_S)
+
+    def end(self):
+        """For the clean-up."""
+        if self.running():
+            self.kill()
+
+
+def process_numbers(pid):
+    """What a process holds: descriptors by what they are of, maps, threads, resident memory."""
+    process = pathlib.Path(f"/proc/{pid}")
+    fields = dict(line.split(":", 1) for line in
+                  (process / "status").read_text(encoding="utf-8").splitlines())
+    links = []
+    for entry in (process / "fd").iterdir():
+        try:
+            links.append(os.readlink(entry))
+        except FileNotFoundError:
+            pass  # Closed meanwhile.
+    maps = (process / "maps").read_text(encoding="utf-8").splitlines()
+    return {"rss_mib": int(fields["VmRSS"].split()[0]) // 1024,
+            "threads": int(fields["Threads"]),
+            "descriptors": len([link for link in links if not link.endswith(".kv")]),
+            "memory_maps": len([line for line in maps if "memfd:" in line])}
+
+
+class UserFileSystem:
+    """bindfs over `below` at `root`, its server a child of this process: stopped it hangs, killed
+    every call fails with ENOTCONN."""
+
+    def __init__(self, below, root):
+        self.below, self.root = pathlib.Path(below), pathlib.Path(root)
+        self.server = None
+        for folder in (self.below, self.root):
+            folder.mkdir(exist_ok=True)
+
+    @staticmethod
+    def missing():
+        """Why this machine cannot have one; empty when it can."""
+        if os.geteuid() != 0:
+            return "needs root"
+        if shutil.which("bindfs") is None:
+            return "needs bindfs"
+        return "" if os.path.exists("/dev/fuse") else "needs /dev/fuse"
+
+    def mount(self, *options):
+        self.server = subprocess.Popen(["bindfs", "-f", *options, str(self.below), str(self.root)],
+                                       preexec_fn=die_with_parent)
+        wait(lambda: self._mounts() or self.server.poll() is not None, "bindfs has mounted")
+        if self.server.poll() is not None:
+            raise AssertionError(f"bindfs ended with {self.server.returncode}")
+
+    def _mounts(self):
+        """Numbers of the connections that are mounted at the root, without touching it."""
+        rows = [line.split() for line in
+                pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
+        return [row[2].split(":")[1] for row in rows if row[4] == str(self.root)]
+
+    def hang(self):
+        self.server.send_signal(signal.SIGSTOP)
+        # The signal is sent, not yet taken.
+        stat = pathlib.Path(f"/proc/{self.server.pid}/stat")
+        wait(lambda: re.search(r"\) [Tt] ", stat.read_text(encoding="utf-8")), "bindfs is stopped")
+
+    def resume(self):
+        self.server.send_signal(signal.SIGCONT)
+
+    def kill(self):
+        """The end of the server is the end of the connection: nothing stays hung."""
+        for number in self._mounts():
+            abort = pathlib.Path(f"/sys/fs/fuse/connections/{number}/abort")
+            if abort.exists():
+                abort.write_text("1", encoding="ascii")
+        self.server.kill()
+        self.server.wait(timeout=PATIENCE_S)
+
+    def detach(self):
+        """Leaves the bare mount point; who has it open keeps it."""
+        subprocess.run(["umount", "--lazy", str(self.root)], check=True, timeout=PATIENCE_S)
+
+    def end(self):
+        """For the clean-up."""
+        if self.server is not None and self.server.poll() is None:
+            self.kill()
+        while self._mounts():
+            self.detach()
