@@ -13,22 +13,16 @@ import argparse
 import json
 import pathlib
 import random
-import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from real_node import PATIENCE_S, Node, die_with_parent, process_numbers, wait  # noqa: E402
+from real_node import MixedLoad, Node, grown  # noqa: E402
 
 KEYS = 300
 AT_ONCE = 3
 WARM_UP = 9
-# gRPC keeps as many threads as it had calls at once, and a few descriptors that they wait on.
-SLACK = {"threads": 16}
-NOTHING = ("sessions", "host_buffers", "host_buffer_bytes", "unmapping_bytes", "leases",
-           "leased_chunks", "unhandled_events", "operations_running", "pool_used_bytes",
-           "staged_bytes", "streams", "calls_waiting", "lookup_keys_waiting")
 
 
 class Deaths:
@@ -36,24 +30,20 @@ class Deaths:
         self.args = args
         self.chance = random.Random(args.seed)
         self.node = Node(args.kvstreamd, args.kvstreamctl, folder)
+        self.load = MixedLoad(args.mixed_load, self.node)
         self.node.start()
 
     def whole(self, what):
         """Stores or reads all keys, none of them wrong or missing."""
-        done = subprocess.run([self.args.mixed_load, what, self.node.socket], text=True,
-                              input=" ".join(map(str, range(1, KEYS + 1))), check=False,
-                              stdout=subprocess.PIPE, timeout=PATIENCE_S)
-        if done.returncode != 0 or done.stdout.split() != [str(KEYS), "0"]:
-            raise AssertionError(f"{what}: {done.returncode} {done.stdout}")
+        done = self.load.ask(what, range(1, KEYS + 1))
+        if done != (KEYS, 0):
+            raise AssertionError(f"{what}: {done}")
 
     def kill(self, count):
         """So many clients, each after some rounds and at any moment of the next."""
         while count > 0:
-            victims = [subprocess.Popen(
-                [self.args.mixed_load, "load", self.node.socket,
-                 str(self.chance.randrange(1 << 32)), "1", str(KEYS), str(1 << 40)], text=True,
-                stdout=subprocess.PIPE, preexec_fn=die_with_parent)
-                for _ in range(min(AT_ONCE, count))]
+            victims = [self.load.load(self.chance.randrange(1 << 32), KEYS)
+                       for _ in range(min(AT_ONCE, count))]
             for victim in victims:
                 for _ in range(self.chance.randrange(1, 6)):
                     if not victim.stdout.readline().startswith("round "):
@@ -64,20 +54,6 @@ class Deaths:
                 victim.kill()
                 victim.communicate()
             count -= len(victims)
-
-    def left(self):
-        """What should be nothing with no client there, and is not."""
-        metrics = self.node.metrics()
-        held = {name: metrics[f"kvstreamd_{name}"] for name in NOTHING}
-        return {name: value for name, value in held.items() if value}
-
-    def settled(self):
-        wait(lambda: not self.left(), "nothing of the clients is left")
-        # gRPC closes connections, and ends threads, a moment after their clients are gone.
-        numbers = [process_numbers(self.node.process.pid)]
-        wait(lambda: numbers.append(process_numbers(self.node.process.pid))
-             or len(numbers) > 20 and numbers[-1] == numbers[-20], "the process is quiet")
-        return numbers[-1]
 
 
 def main():
@@ -95,9 +71,9 @@ def main():
         try:
             deaths.whole("store")
             deaths.kill(WARM_UP)
-            first = deaths.settled()
+            first = deaths.node.settled()
             deaths.kill(args.deaths)
-            last = deaths.settled()
+            last = deaths.node.settled()
             deaths.whole("read")
             files = {tier: (len(deaths.node.files(tier)), len(deaths.node.files(tier, ".*")))
                      for tier in ("nvme", "pfs")}
@@ -106,11 +82,9 @@ def main():
         finally:
             deaths.node.end()
     print(json.dumps({"deaths": args.deaths, "first": first, "last": last, "files": files}))
-    slack = {"rss_mib": args.rss_slack_mib, **SLACK}
-    grown = {name: (first[name], last[name]) for name in first
-             if last[name] > first[name] + slack.get(name, 0)}
-    if grown:
-        sys.exit(f"client_death_test: grown (first, last): {grown}")
+    more = grown(first, last, args.rss_slack_mib)
+    if more:
+        sys.exit(f"client_death_test: grown (first, last): {more}")
     if files != {"nvme": (KEYS, 0), "pfs": (KEYS, 0)}:
         sys.exit(f"client_death_test: files are not those of the keys: {files}")
 

@@ -23,7 +23,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from real_node import PATIENCE_S, Node, die_with_parent, wait  # noqa: E402
+from real_node import PATIENCE_S, MixedLoad, Node, die_with_parent, wait  # noqa: E402
 
 KEYS = 1500
 LOADS = 2
@@ -43,18 +43,13 @@ def whole(path):
     return size == BLOCK + -(-payload // BLOCK) * BLOCK
 
 
-def journal(line):
-    """Keys that a line of the load says to be durable."""
-    words = line.split()
-    return set(map(int, words[2:])) if words and words[0] == "round" else set()
-
-
 class Crashes:
     def __init__(self, args, folder):
         self.args = args
         self.chance = random.Random(args.seed)
         self.node = Node(args.kvstreamd, args.kvstreamctl, folder,
                          tier=f"io_engine: {args.engine} io_threads: 2")
+        self.mixed = MixedLoad(args.mixed_load, self.node)
         self.durable = set()
         self.seen = {"rounds": 0, "durable": 0, "stored_again": 0, "found_on_a_tier": 0, "read": 0,
                      "killed_by_strace": {}}
@@ -62,26 +57,13 @@ class Crashes:
     def fail(self, what):
         raise AssertionError(f"round {self.seen['rounds']}: {what}")
 
-    def tool(self, *arguments, **options):
-        return subprocess.Popen([self.args.mixed_load, *map(str, arguments)], text=True,
-                                stdout=subprocess.PIPE, preexec_fn=die_with_parent, **options)
-
-    def ask(self, what, keys):
-        """(right, missing) of a store or a read of these keys."""
-        asked = self.tool(what, self.node.socket, stdin=subprocess.PIPE)
-        out, _ = asked.communicate(" ".join(map(str, keys)), timeout=PATIENCE_S)
-        if asked.returncode != 0:
-            self.fail(f"{what} ended with {asked.returncode}: {out}")
-        return tuple(map(int, out.split()))
-
     def load(self, until):
         """Loads until the daemon is dead; returns the keys that were durable before. `until`
         kills it after so many rounds; None where something else does."""
-        loads = [self.tool("load", self.node.socket, self.chance.randrange(1 << 32), 1, KEYS,
-                           1 << 40) for _ in range(LOADS)]
+        loads = [self.mixed.load(self.chance.randrange(1 << 32), KEYS) for _ in range(LOADS)]
         durable, rounds = set(), 0
         for line in loads[0].stdout:
-            durable |= journal(line)
+            durable |= self.mixed.journal(line)
             rounds += 1
             if rounds == until:
                 self.node.kill()
@@ -89,19 +71,19 @@ class Crashes:
         for load in loads:
             out, _ = load.communicate(timeout=PATIENCE_S)
             if load is not loads[0]:
-                durable = durable.union(*map(journal, out.splitlines()))
+                durable = durable.union(*map(self.mixed.journal, out.splitlines()))
             # A session that is lost at any moment, never a wrong byte.
-            if load.returncode == 3:
+            if load.returncode == self.mixed.WRONG_BYTE:
                 self.fail(f"a wrong byte: {out}")
         return durable
 
     def check(self):
         """The daemon was restarted: what it must still know."""
         keys = sorted(self.chance.sample(sorted(self.durable), min(len(self.durable), 64)))
-        right, _ = self.ask("read", keys)
+        right, _ = self.mixed.ask("read", keys)
         if right != 0:
             self.fail(f"{right} hits of an index that begins empty")
-        right, missing = self.ask("store", keys)
+        right, missing = self.mixed.ask("store", keys)
         if missing:
             self.fail(f"{missing} stores were refused")
         wait(lambda: self.node.status()["pool"]["staged_bytes"] == "0", "all is written")
@@ -114,7 +96,7 @@ class Crashes:
             self.fail("a file was found damaged")
         if int(self.node.status()["index"]["chunks"]) != len(keys):
             self.fail("something else than what was stored again is in the index")
-        if self.ask("read", keys) != (len(keys), 0):
+        if self.mixed.ask("read", keys) != (len(keys), 0):
             self.fail("not all of what was stored again reads")
         for tier in ("nvme", "pfs"):
             for path in self.node.files(tier):

@@ -67,7 +67,8 @@ class MixedLoad {
     if (!read.ok() || !store.ok()) return false;
     if (Chance(5) && !CancelSoon(**read)) return false;
     if (Chance(5) && !CancelSoon(**store)) return false;
-    if (!(*read)->WaitEnded(kPatience) || !(*store)->WaitEnded(kPatience)) return false;
+    // Their own deadlines are one patience away.
+    if (!(*read)->WaitEnded(2 * kPatience) || !(*store)->WaitEnded(2 * kPatience)) return false;
     CheckRead(worker_, read_keys, (*read)->results().at(0));
     if (!worker_.client().session_status().ok()) return false;
     std::string line = "round " + std::to_string(number);

@@ -18,6 +18,10 @@ import urllib.request
 PATIENCE_S = 60
 # A status answers at once while the daemon lives; as often is often enough.
 POLL_S = 0.01
+# In the metrics, with no client there.
+OF_CLIENTS = ("sessions", "host_buffers", "host_buffer_bytes", "unmapping_bytes", "leases",
+              "leased_chunks", "unhandled_events", "operations_running", "pool_used_bytes",
+              "staged_bytes", "streams", "calls_waiting", "lookup_keys_waiting")
 
 
 def die_with_parent():
@@ -94,6 +98,21 @@ class Node:
         return [line for line in self.log.read_text(encoding="utf-8").splitlines()
                 if " warning " in line and words in line]
 
+    def left(self):
+        """What must be nothing once no client is there, and is not."""
+        metrics = self.metrics()
+        held = {name: metrics[f"kvstreamd_{name}"] for name in OF_CLIENTS}
+        return {name: value for name, value in held.items() if value}
+
+    def settled(self):
+        """Waits until nothing of clients is left; what the process holds then."""
+        wait(lambda: not self.left(), "nothing of the clients is left", 2 * PATIENCE_S)
+        # gRPC closes connections, and ends threads, a moment after their clients are gone.
+        numbers = [process_numbers(self.process.pid)]
+        wait(lambda: numbers.append(process_numbers(self.process.pid))
+             or len(numbers) > 20 and numbers[-1] == numbers[-20], "the process is quiet")
+        return numbers[-1]
+
     def files(self, tier, pattern="*.kv"):
         return sorted((self.folder / tier).glob(f"v1/*/*/*/{pattern}"))
 
@@ -117,8 +136,47 @@ class Node:
             self.kill()
 
 
+def grown(first, last, rss_slack_mib):
+    """What a process holds more of; gRPC keeps as many threads as it had calls at once."""
+    slack = {"rss_mib": rss_slack_mib, "threads": 16}
+    return {name: (first[name], last[name]) for name in first
+            if last[name] > first[name] + slack.get(name, 0)}
+
+
+class MixedLoad:
+    """The program of tests/e2e/mixed_load.cc, against one daemon."""
+
+    WRONG_BYTE = 3
+
+    def __init__(self, program, node):
+        self.program, self.node = program, node
+
+    def begin(self, *arguments, **options):
+        return subprocess.Popen([self.program, *map(str, arguments)], text=True,
+                                preexec_fn=die_with_parent,
+                                **{"stdout": subprocess.PIPE, **options})
+
+    def load(self, seed, keys, rounds=1 << 40, **options):
+        """Of keys 1 .. `keys`."""
+        return self.begin("load", self.node.socket, seed, 1, keys, rounds, **options)
+
+    @staticmethod
+    def journal(line):
+        """Keys that a line of a load says to be durable."""
+        words = line.split()
+        return set(map(int, words[2:])) if words and words[0] == "round" else set()
+
+    def ask(self, what, keys):
+        """(right, missing) of a store or a read of these keys."""
+        asked = self.begin(what, self.node.socket, stdin=subprocess.PIPE)
+        out, _ = asked.communicate(" ".join(map(str, keys)), timeout=5 * PATIENCE_S)
+        if asked.returncode != 0:
+            raise AssertionError(f"{what} ended with {asked.returncode}: {out}")
+        return tuple(map(int, out.split()[-2:]))
+
+
 def process_numbers(pid):
-    """What a process holds: descriptors by what they are of, maps, threads, resident memory."""
+    """What a process holds; descriptors of chunks' files are a cache's."""
     process = pathlib.Path(f"/proc/{pid}")
     fields = dict(line.split(":", 1) for line in
                   (process / "status").read_text(encoding="utf-8").splitlines())
@@ -131,7 +189,7 @@ def process_numbers(pid):
     maps = (process / "maps").read_text(encoding="utf-8").splitlines()
     return {"rss_mib": int(fields["VmRSS"].split()[0]) // 1024,
             "threads": int(fields["Threads"]),
-            "descriptors": len([link for link in links if not link.endswith(".kv")]),
+            "descriptors": len([link for link in links if "/v1/" not in link]),
             "memory_maps": len([line for line in maps if "memfd:" in line])}
 
 
