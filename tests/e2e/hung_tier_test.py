@@ -74,9 +74,9 @@ class HungTierTest(unittest.TestCase):
         return (status["tiers"][1]["state"],
                 [line for line in status["conditions"] if line.startswith("tier pfs ")])
 
-    def wait_for(self, what, seconds, *words):
-        return wait(lambda: any(word in line for line in self.tier()[1] for word in words),
-                    f"the status says that {what}: {self.tier()}", seconds)
+    def wait_for(self, words):
+        wait(lambda: any(words in line for line in self.tier()[1]), f"the status says: {words}",
+             NOTICE_S)
 
     def metric(self, name):
         return self.node.metrics()[f'kvstreamd_tier_{name}{{tier="pfs"}}']
@@ -88,7 +88,7 @@ class HungTierTest(unittest.TestCase):
         self.file_system.hang()
         self.ends_whole(replay)
         # Its reads are out too where they fill the quarantine, which a few lost ones do not.
-        self.wait_for("writes hang", NOTICE_S, "takes no writes: they do not end")
+        self.wait_for("takes no writes: they do not end")
         self.assertIn(self.tier()[0], ("TIER_STATE_OUT", "TIER_STATE_DEGRADED"))
         self.assertTrue(self.node.status()["ready"])
         for name in ("writes_out", "writes_hang"):
@@ -156,7 +156,7 @@ class HungTierTest(unittest.TestCase):
         self.after_lookups(50)
         self.file_system.kill()
         self.ends_whole(replay)
-        self.wait_for("writes fail", NOTICE_S, "takes no writes: they fail")
+        self.wait_for("takes no writes: they fail")
         self.assertGreater(self.metric("write_errors_total"), 0)
         self.assertEqual(self.metric("writes_out"), 1)
         self.assertEqual(len(self.node.warnings("writes fail takes no more of them")), 1)
