@@ -175,7 +175,7 @@ def main():
                 crashes.round_at(list(POINTS)[number % len(POINTS)])
         finally:
             crashes.node.end()
-        print(json.dumps(crashes.report()))
+            print(json.dumps(crashes.report()))
 
 
 if __name__ == "__main__":
