@@ -352,9 +352,11 @@ bool Daemon::Stop() {
     spdlog::warn("requests never came back: tier={}", open.options.name);
     clean = false;
   }
-  if (!clean && rpc_ != nullptr) rpc_->ReleasePath();
-  if (!clean) handoff_->ReleasePath();
-  return clean;
+  if (clean) return true;
+  metrics_.reset();
+  if (rpc_ != nullptr) rpc_->ReleasePath();
+  handoff_->ReleasePath();
+  return false;
 }
 
 Daemon::~Daemon() {

@@ -26,7 +26,7 @@
 namespace kvstream {
 namespace {
 
-constexpr Worker::Shape kShape{
+const Worker::Shape kShape{
     .chunk_bytes = 64 * 1024, .segment_bytes = 16 * 1024, .buffer_bytes = 64 * 64 * 1024};
 // Reads have the first half of the buffer, stores the second.
 constexpr size_t kHalf = 32;
