@@ -133,6 +133,10 @@ ContentId ContentIdOf(const ChunkShape& shape, std::span<const uint64_t> checksu
   return {Xxh3Digest(encoded)};
 }
 
+NamespaceId NamespaceOf(const ChunkHeader& header) {
+  return LoadDigest<NamespaceTag>(reinterpret_cast<const std::byte*>(header.encoded_key.data()));
+}
+
 void EncodeHeader(const ChunkHeader& header, std::span<std::byte> block) {
   KV_CHECK(block.size() == kHeaderBytes);
   KV_CHECK(IsEncodedKey(header.encoded_key));

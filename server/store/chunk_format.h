@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/chunk_shape.h"
@@ -44,6 +45,9 @@ struct ChunkHeader {
   ContentId content;
 };
 
+// The namespace of the header's key.
+NamespaceId NamespaceOf(const ChunkHeader& header);
+
 // Fills `block` (kHeaderBytes). The content id is computed. REQUIRES: 1 .. kSegmentsMax checksums
 // that match the shape, a key that EncodeKey made.
 void EncodeHeader(const ChunkHeader& header, std::span<std::byte> block);
@@ -62,8 +66,14 @@ absl::StatusOr<ChunkHeader> DecodeHeaderOf(const KeyDigest& key, std::span<const
 std::string ChunkPath(const NamespaceId& name_space, const KeyDigest& key);
 
 // Reads a whole file and verifies header and every segment; not the padding, which nobody is ever
-// given. False also for an unknown format version: not damaged, only not ours. A read error counts
-// as damaged. The descriptor may be open for direct I/O. Blocks.
+// given. `on_blocks` gets what is read, before all of it is verified: whole blocks, aligned to
+// blocks, in order; false ends the reading with CANCELLED. The header, or as DecodeHeaderOf; others
+// are what the reading failed with. The descriptor may be open for direct I/O. Blocks.
+absl::StatusOr<ChunkHeader> ReadChunkFile(
+    int fd, const KeyDigest& key, absl::FunctionRef<bool(std::span<const std::byte>)> on_blocks);
+
+// As ReadChunkFile. False also for an unknown format version: not damaged, only not ours. A read
+// error counts as damaged.
 bool FileIsDamaged(int fd, const KeyDigest& key);
 
 }  // namespace kvstream::store

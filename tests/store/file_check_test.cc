@@ -1,6 +1,10 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include <string>
+#include <vector>
 
 #include "server/base/unique_fd.h"
 #include "server/store/chunk_format.h"
@@ -71,6 +75,45 @@ TEST(FileCheckTest, UnknownVersionIsNotDamage) {
   std::vector<std::byte> file = SampleFile(SampleKey(), kShape);
   StoreLe(kFormatVersion + 1, &file[8]);
   EXPECT_FALSE(IsDamaged(file));
+}
+
+TEST(FileCheckTest, WhatIsReadComesInOrderAndIsTheWholeFile) {
+  const std::vector<std::byte> file = SampleFile(SampleKey(), kShape);
+  std::vector<std::byte> seen;
+  const auto header = ReadChunkFile(FileOf(file).get(), DigestOfKey(SampleKey()),
+                                    [&](std::span<const std::byte> blocks) {
+                                      EXPECT_EQ(blocks.size() % kHeaderBytes, 0u);
+                                      seen.insert(seen.end(), blocks.begin(), blocks.end());
+                                      return true;
+                                    });
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(seen, file);
+  EXPECT_EQ(header->content, SampleHeader(SampleKey(), kShape).content);
+  EXPECT_EQ(NamespaceOf(*header), SampleKey().name_space);
+}
+
+TEST(FileCheckTest, AReadingThatIsGivenUpIsNoDamage) {
+  const UniqueFd file = FileOf(SampleFile(SampleKey(), kShape));
+  int pieces = 0;
+  const auto header = ReadChunkFile(file.get(), DigestOfKey(SampleKey()),
+                                    [&](std::span<const std::byte>) { return ++pieces < 3; });
+  EXPECT_TRUE(absl::IsCancelled(header.status())) << header.status();
+  EXPECT_EQ(pieces, 3);
+}
+
+TEST(FileCheckTest, AFileThatCannotBeReadIsToldFromADamagedOne) {
+  const auto go_on = [](std::span<const std::byte>) { return true; };
+  const KeyDigest key = DigestOfKey(SampleKey());
+  EXPECT_TRUE(absl::IsUnavailable(ReadChunkFile(-1, key, go_on).status()));
+  // Open, and its reads fail.
+  const UniqueFd empty = FileOf({});
+  const std::string path = "/proc/self/fd/" + std::to_string(empty.get());
+  const UniqueFd write_only(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(::ftruncate(write_only.get(), static_cast<off_t>(kShape.file_bytes())), 0);
+  EXPECT_TRUE(absl::IsUnavailable(ReadChunkFile(write_only.get(), key, go_on).status()));
+  std::vector<std::byte> file = SampleFile(SampleKey(), kShape);
+  file[kHeaderBytes] ^= std::byte{1};
+  EXPECT_TRUE(absl::IsDataLoss(ReadChunkFile(FileOf(file).get(), key, go_on).status()));
 }
 
 TEST(FileCheckTest, UnreadableFileIsDamage) {
