@@ -189,6 +189,14 @@ void ConvertReadsAndWrites(const v1::DaemonConfig& in, Problems& problems, Optio
   out.fsync = writes.fsync();
 }
 
+void ConvertScrub(const v1::Scrub& in, Problems& problems, Options& out) {
+  constexpr uint64_t kHourMs = 3600000;
+  out.scrub_bytes_per_second =
+      problems.InRange("scrub.mib_per_s", in.mib_per_s(), {1, 16384}) * kMiB;
+  const uint64_t hours = problems.InRange("scrub.every_hours", in.every_hours(), {0, 8760});
+  out.scrub_every = Milliseconds(hours * kHourMs);
+}
+
 Policy PolicyOf(v1::Routing::Policy policy) {
   switch (policy) {
     case v1::Routing::REQUEST_AT_A_TIME:
@@ -325,6 +333,7 @@ absl::StatusOr<Options> ParseConfig(std::string_view text, std::string_view sour
   ConvertPool(in.pool(), problems, out);
   ConvertGpu(in.gpu(), problems, out);
   ConvertReadsAndWrites(in, problems, out);
+  ConvertScrub(in.scrub(), problems, out);
   ConvertRouting(in.routing(), problems, out);
   ConvertSegments(in.limits(), problems, out);
   ConvertLimits(in.limits(), problems, out);

@@ -87,6 +87,10 @@ struct Options {
   uint32_t watermark_percent = 0;
   bool fsync = false;
 
+  uint64_t scrub_bytes_per_second = 0;
+  // 0: only when asked.
+  TimeNs scrub_every = 0;
+
   uint64_t segment_bytes_default = 0;
   uint64_t segment_bytes_max = 0;
   uint64_t lookup_keys_max = 0;

@@ -11,6 +11,12 @@
 #include "server/engine/engine_state.h"
 
 namespace kvstream::engine {
+namespace {
+
+// A scrub that reads ends within a device request; one that hangs is left behind.
+constexpr TimeNs kScrubStop = kSecond;
+
+}  // namespace
 
 Engine::Engine(memory::SealedMemory* pool, gpu::Gpus* gpus) : pool_(pool), gpus_(gpus) {}
 
@@ -86,6 +92,8 @@ bool Engine::Stop(TimeNs deadline) {
   stopping_ = true;
   mailbox_.Wake();
   thread_.join();
+  // It speaks to the loop, which hears no more.
+  state_->scrubber.Stop(Now() + kScrubStop);
   // What is still copied to clients ends here, before their handoff connections can close.
   state_->copies.Stop();
   const bool clean = gpus_->Stop(deadline);
@@ -107,7 +115,7 @@ TimeNs Engine::NextDeadline() const {
   if (!s.lookups.empty()) return 0;
   return std::min({s.reads.router().NextDeadline(), s.staging.NextDeadline(),
                    s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline(),
-                   s.device.NextDeadline(), s.keeper.NextDeadline()});
+                   s.device.NextDeadline(), s.keeper.NextDeadline(), s.scrubber.NextDeadline()});
 }
 
 void Engine::Turn(Letters* letters, TimeNs now) {
@@ -179,6 +187,7 @@ void Engine::FinishTurn(TimeNs now) {
   if (draining_) s.staging.OpenGateForGood();
   s.device.Tick(now);
   s.keeper.Tick(now);
+  s.scrubber.Tick(draining_, now);
   s.reads.router().Tick(now);
   s.reads.Pump(now);
   DeliverDeviceCopies(now);

@@ -16,6 +16,7 @@
 #include "server/engine/api.h"
 #include "server/engine/events.h"
 #include "server/engine/mailbox.h"
+#include "server/engine/scrub_api.h"
 #include "server/engine/stats.h"
 #include "server/gpu/gpu.h"
 #include "server/memory/sealed_memory.h"
@@ -38,6 +39,7 @@ struct EngineOptions {
   // Configured tiers that did not open: their numbers, behind those of the others, say so.
   uint32_t missing_tiers = 0;
   sched::TierHealthOptions tier_health;
+  ScrubOptions scrub;
   sched::RouterOptions router;
   sched::WriteQueueOptions writes;
 };
@@ -96,6 +98,9 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(ListUsage& event, TimeNs now);
   void On(SetTierInService& event, TimeNs now);
   void On(Drain& event, TimeNs now);
+  void On(BeginScrub& event, TimeNs now);
+  void On(FileDamaged& event, TimeNs now);
+  void On(FileRepaired& event, TimeNs now);
   void OnMessage(struct Session& session, ReadStep& step, TimeNs now);
   void OnMessage(struct Session& session, Store& store, TimeNs now);
   void OnMessage(struct Session& session, Refused& refused, TimeNs now);

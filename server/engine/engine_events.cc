@@ -87,6 +87,20 @@ void Engine::On(Drain& event, TimeNs now) {
   state_->controls.Begin(std::move(event), now);
 }
 
+void Engine::On(BeginScrub& event, TimeNs) {
+  if (draining_) {
+    if (event.sink != nullptr) {
+      event.sink->End(absl::UnavailableError("scrub: the daemon is draining"));
+    }
+    return;
+  }
+  state_->scrubber.Begin(std::move(event));
+}
+
+void Engine::On(FileDamaged& event, TimeNs) { state_->scrubber.OnDamaged(std::move(event)); }
+
+void Engine::On(FileRepaired& event, TimeNs) { state_->scrubber.OnRepaired(event); }
+
 absl::Status Engine::MayBegin(const Session& session) const {
   if (draining_) return absl::UnavailableError("the daemon is draining");
   if (session.operations.size() >= options_.operations_per_session_max) {

@@ -14,6 +14,7 @@
 #include "server/engine/lookups.h"
 #include "server/engine/read_ops.h"
 #include "server/engine/regions.h"
+#include "server/engine/scrubber.h"
 #include "server/engine/sessions.h"
 #include "server/engine/staging.h"
 #include "server/engine/store_ops.h"
@@ -48,7 +49,8 @@ struct Engine::State {
                  static_cast<uint32_t>(tiers.size())}),
         keeper({tiers, &reads, &staging, &engine->stats_, engine->options_.copy_threads > 0},
                engine->options_.tier_health),
-        controls({tiers, &reads, &keeper, &engine->stats_}) {}
+        controls({tiers, &reads, &keeper, &engine->stats_}),
+        scrubber({tiers, &index, &asides, engine, &engine->stats_}, engine->options_.scrub) {}
 
   std::vector<tier::Tier*> tiers;
   sched::SlotAllocator slots;
@@ -66,6 +68,7 @@ struct Engine::State {
   Lookups lookups;
   TierKeeper keeper;
   Controls controls;
+  Scrubber scrubber;
   std::vector<DeviceResult> device_results;  // Of DeliverDeviceCopies.
   uint64_t next_operation = 1;
   bool sessions_ended = false;

@@ -1,4 +1,5 @@
-// The engine's numbers, written by the loop and read by the metrics room and GetStatus.
+// The engine's numbers, written by the loop, those of scrubs by their thread, and read by the
+// metrics room and GetStatus.
 #pragma once
 
 #include <array>
@@ -48,6 +49,14 @@ struct TierEngineStats {
   Counter files_set_aside;
   // Times that the tier was taken out of service.
   Counter times_out;
+  // Its files are being scrubbed; then what scrubs have read, found damaged, made whole again, and
+  // could not read, which says nothing of the file.
+  Gauge scrubbing;
+  Counter scrubbed_files;
+  Counter scrubbed_bytes;
+  Counter scrub_damaged;
+  Counter scrub_repaired;
+  Counter scrub_unreadable;
 };
 
 struct EngineStats {

@@ -132,6 +132,8 @@ inline constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
     {"kvstreamd_tier_degraded", "1 while I/O of the tier failed lately, or it takes no writes.",
      &TierEngineStats::degraded},
     {"kvstreamd_tier_probing", "1 while the tier is being tried again.", &TierEngineStats::probing},
+    {"kvstreamd_tier_scrubbing", "1 while the tier's files are being scrubbed.",
+     &TierEngineStats::scrubbing},
     {"kvstreamd_tier_held_out", "1 while an operator holds the tier out of service.",
      &TierEngineStats::held_out},
     {"kvstreamd_tier_in_flight_bytes", "Bytes of reads in flight.",
@@ -177,6 +179,17 @@ inline constexpr Series<TierEngineStats, Counter> kTierEngineCounters[] = {
      &TierEngineStats::probes},
     {"kvstreamd_tier_outages_total", "Times that the tier was taken out of service.",
      &TierEngineStats::times_out},
+    {"kvstreamd_tier_scrub_files_total", "Chunk files that scrubs read.",
+     &TierEngineStats::scrubbed_files},
+    {"kvstreamd_tier_scrub_bytes_total", "Bytes that scrubs read.",
+     &TierEngineStats::scrubbed_bytes},
+    {"kvstreamd_tier_scrub_damaged_total", "Damaged files that scrubs found.",
+     &TierEngineStats::scrub_damaged},
+    {"kvstreamd_tier_scrub_repaired_total", "Of those, files that are whole again.",
+     &TierEngineStats::scrub_repaired},
+    {"kvstreamd_tier_scrub_unreadable_total",
+     "Files and folders that scrubs could not read, and left alone.",
+     &TierEngineStats::scrub_unreadable},
 };
 
 inline constexpr Series<TierStats, Gauge> kTierGauges[] = {

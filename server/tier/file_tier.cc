@@ -129,11 +129,13 @@ void FileTier::SetAside(SetAsideRequest request) {
 }
 
 absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
-  auto root = std::make_shared<UniqueFd>(fcntl(body_->root.get(), F_DUPFD_CLOEXEC, 0));
+  auto root = std::make_shared<UniqueFd>(Root());
   return [root, path = body_->options.root, direct = body_->facts.direct] {
     return tier::Recheck(*root, path, direct);
   };
 }
+
+UniqueFd FileTier::Root() const { return UniqueFd(fcntl(body_->root.get(), F_DUPFD_CLOEXEC, 0)); }
 
 bool FileTier::Stop(TimeNs deadline) {
   stopped_ = true;

@@ -35,6 +35,7 @@ class FileTier final : public Tier {
   void Write(WriteRequest request) override;
   void SetAside(SetAsideRequest request) override;
   absl::AnyInvocable<absl::Status()> Recheck() const override;
+  UniqueFd Root() const override;
   [[nodiscard]] bool Stop(TimeNs deadline) override;
 
  private:

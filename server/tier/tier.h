@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "server/base/stats.h"
 #include "server/base/types.h"
+#include "server/base/unique_fd.h"
 
 namespace kvstream::tier {
 
@@ -162,6 +163,11 @@ class Tier {
   // unlinked. It may block for ever, on any thread, and touches nothing of the tier's but what it
   // owns.
   virtual absl::AnyInvocable<absl::Status()> Recheck() const = 0;
+
+  // A descriptor of the root, the caller's own, for plain calls on a thread of the caller's: the
+  // file system that the tier was opened on, whatever is mounted there by now. Invalid where there
+  // is no such folder, or no descriptor left.
+  virtual UniqueFd Root() const = 0;
 
   // Refuses nothing (the caller has stopped asking), waits for the completions of all accepted
   // requests and ends the threads. False when some had not come by `deadline`: the memory of those

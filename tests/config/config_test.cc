@@ -63,6 +63,8 @@ TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
   EXPECT_EQ(options->metrics_listen, "127.0.0.1:9464");
   EXPECT_EQ(options->drain, 20 * kSecond);
   EXPECT_TRUE(options->reflection);
+  EXPECT_EQ(options->scrub_bytes_per_second, 64 * kMiB);
+  EXPECT_EQ(options->scrub_every, 0);
 }
 
 TEST(ConfigTest, TierValuesAreResolvedToBytes) {
@@ -175,6 +177,8 @@ const RangeCase kRanges[] = {
     {"routing { fixed_percent", "routing.fixed_percent", 0, 100},
     {"routing { published_chunks", "routing.published_chunks", 1, 4096},
     {"routing { ahead_ms", "routing.ahead_ms", 0, 10000},
+    {"scrub { mib_per_s", "scrub.mib_per_s", 1, 16384},
+    {"scrub { every_hours", "scrub.every_hours", 0, 8760},
     {"writes { max_defer_ms", "writes.max_defer_ms", 0, 3600000},
     {"writes { watermark_percent", "writes.watermark_percent", 1, 100},
     {"limits { lookup_keys_max", "limits.lookup_keys_max", 1, 1048576},

@@ -42,6 +42,7 @@ class GatedTier final : public tier::Tier {
   void SetAside(tier::SetAsideRequest request) override { inner_->SetAside(std::move(request)); }
   // Fails while some I/O does.
   absl::AnyInvocable<absl::Status()> Recheck() const override;
+  UniqueFd Root() const override { return inner_->Root(); }
   bool Stop(TimeNs deadline) override;
 
   // Opening lets through what waited.

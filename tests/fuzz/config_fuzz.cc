@@ -88,6 +88,8 @@ void CheckLimits(const Options& options) {
   KV_CHECK(IsMiB(options.unhandled_bytes_per_session_max, 1, 1024));
   KV_CHECK(Within<uint64_t>(options.calls_max, 1, 65536));
   KV_CHECK(Within<uint64_t>(options.lookup_keys_waiting_max, 1048576, 67108864));
+  KV_CHECK(IsMiB(options.scrub_bytes_per_second, 1, 16384));
+  KV_CHECK(Within<TimeNs>(options.scrub_every / (3600 * kSecond), 0, 8760));
   KV_CHECK(IsMs(options.hello_max, 100, 600000) && IsMs(options.drain, 100, 600000));
 }
 

@@ -142,6 +142,12 @@ const Expected<TierEngineStats> kTierEngine[] = {
     KV_NUMBER(TierEngineStats, "tier_writes_dropped_total", writes_dropped),
     KV_NUMBER(TierEngineStats, "tier_files_set_aside_total", files_set_aside),
     KV_NUMBER(TierEngineStats, "tier_outages_total", times_out),
+    KV_NUMBER(TierEngineStats, "tier_scrubbing", scrubbing),
+    KV_NUMBER(TierEngineStats, "tier_scrub_files_total", scrubbed_files),
+    KV_NUMBER(TierEngineStats, "tier_scrub_bytes_total", scrubbed_bytes),
+    KV_NUMBER(TierEngineStats, "tier_scrub_damaged_total", scrub_damaged),
+    KV_NUMBER(TierEngineStats, "tier_scrub_repaired_total", scrub_repaired),
+    KV_NUMBER(TierEngineStats, "tier_scrub_unreadable_total", scrub_unreadable),
 };
 
 const Expected<TierStats> kTier[] = {
