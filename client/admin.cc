@@ -52,6 +52,24 @@ absl::StatusOr<v1::SetLogLevelReply> Admin::SetLogLevel(const std::string& level
   return reply;
 }
 
+absl::Status Admin::Scrub(const std::string& tier, uint64_t bytes_per_second,
+                          const std::function<bool(const v1::ScrubProgress&)>& on_progress) {
+  grpc::ClientContext context;
+  v1::ScrubRequest request;
+  request.set_tier(tier);
+  request.set_bytes_per_second(bytes_per_second);
+  const auto stream = stub_->Scrub(&context, request);
+  v1::ScrubProgress progress;
+  while (stream->Read(&progress)) {
+    if (on_progress(progress)) continue;
+    context.TryCancel();
+    stream->Finish();
+    return absl::OkStatus();
+  }
+  const grpc::Status result = stream->Finish();
+  return result.ok() ? absl::OkStatus() : FromGrpc(result, "scrub");
+}
+
 absl::Status Admin::Watch(absl::Duration interval,
                           const std::function<bool(const v1::Status&)>& on_status) {
   grpc::ClientContext context;

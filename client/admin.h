@@ -5,6 +5,7 @@
 // that the daemon is gone or does not answer.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,12 @@ class Admin {
   absl::StatusOr<v1::DrainReply> Drain(absl::Duration timeout);
 
   absl::StatusOr<v1::SetLogLevelReply> SetLogLevel(const std::string& level);
+
+  // Scrubs a tier, or all where the name is empty, at the config's rate where it is 0. Calls
+  // `on_progress` as each tier begins, about every second and when it is done, until it returns
+  // false, which ends the scrub: OK then, as when all is done; otherwise why it ended.
+  absl::Status Scrub(const std::string& tier, uint64_t bytes_per_second,
+                     const std::function<bool(const v1::ScrubProgress&)>& on_progress);
 
   // Calls `on_status` at once and then every interval until it returns false: OK then, otherwise
   // why the watch ended.

@@ -88,6 +88,7 @@ int RunGet(const Command&, Globals, const std::vector<std::string>&);
 int RunLookup(const Command&, Globals, const std::vector<std::string>&);
 int RunReplay(const Command&, Globals, const std::vector<std::string>&);
 int RunTier(const Command&, Globals, const std::vector<std::string>&);
+int RunScrub(const Command&, Globals, const std::vector<std::string>&);
 int RunDrain(const Command&, Globals, const std::vector<std::string>&);
 int RunLogLevel(const Command&, Globals, const std::vector<std::string>&);
 int RunCompletion(const Command&, Globals, const std::vector<std::string>&);

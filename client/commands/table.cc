@@ -30,6 +30,13 @@ constexpr Command kCommands[] = {
      "\nA tier that is out starts no reads and no writes; what only it holds is a miss until it\n"
      "is back. The daemon forgets this when it restarts.\n",
      RunTier, "out in"},
+    {"scrub", "[--tier NAME] [--mib-per-s N]",
+     "Reads every chunk file of the tiers and repairs what is damaged",
+     "\nA damaged file is set aside, and written anew from another tier that has it. A line\n"
+     "comes about every second and when a tier is done; with --json each is an object. Ends\n"
+     "with exit code 1 when a damaged file could not be repaired. To interrupt it ends the\n"
+     "scrub; what it has done stays.\n",
+     RunScrub},
     {"drain", "[--timeout-ms MS]",
      "Makes the daemon refuse new operations and write what is staged",
      "\nEnds with exit code 1 when that was not done in time. The daemon goes on draining\n"

@@ -25,14 +25,6 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const cha
   return reactor;
 }
 
-// A server stream that ends before it began.
-template <typename Reply>
-class RefusedStream final : public grpc::ServerWriteReactor<Reply> {
- public:
-  explicit RefusedStream(const char* call) { this->Finish(ToGrpcStatus(NotImplemented(call))); }
-  void OnDone() override { delete this; }
-};
-
 // Every namespace that is registered or has chunks, in the order of the ids.
 void FillNamespaces(const UsageMap& usage, const store::NamespaceRegistry& registry,
                     v1::ListNamespacesReply* reply) {
@@ -89,8 +81,25 @@ grpc::ServerWriteReactor<v1::Status>* AdminService::Watch(grpc::CallbackServerCo
 }
 
 grpc::ServerWriteReactor<v1::ScrubProgress>* AdminService::Scrub(grpc::CallbackServerContext*,
-                                                                 const v1::ScrubRequest*) {
-  return new RefusedStream<v1::ScrubProgress>("Scrub");
+                                                                 const v1::ScrubRequest* request) {
+  return scrubs_.Begin(TranslateScrub(*request));
+}
+
+absl::StatusOr<ScrubStreams::Request> AdminService::TranslateScrub(
+    const v1::ScrubRequest& request) const {
+  const auto rate = TranslateScrubRate(request);
+  if (!rate.ok()) return rate.status();
+  ScrubStreams::Request out{{}, *rate};
+  if (!request.tier().empty()) {
+    const auto tier = FindTier(request.tier());
+    if (!tier.ok()) return tier.status();
+    out.tiers.Add(*tier);
+    return out;
+  }
+  for (uint32_t i = 0; i < source_.tiers.size(); ++i) {
+    if (source_.tiers[i].tier != nullptr) out.tiers.Add(TierId{i});
+  }
+  return out;
 }
 
 absl::StatusOr<TierId> AdminService::FindTier(const std::string& name) const {

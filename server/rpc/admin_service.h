@@ -1,6 +1,6 @@
 // kvstream.v1.Admin: what kvstreamctl calls. GetStatus and Watch read counters that others keep;
-// ListNamespaces, SetTierState and Drain ask the engine. Evict and Scrub answer UNIMPLEMENTED in
-// this version, each naming itself.
+// ListNamespaces, SetTierState, Drain and Scrub ask the engine. Evict answers UNIMPLEMENTED in this
+// version, naming itself.
 //
 // Thread rule: gRPC's callback threads call it; nothing blocks. Ownership: owns nothing it is
 // given.
@@ -15,6 +15,7 @@
 #include "server/rpc/call_gate.h"
 #include "server/rpc/facts.h"
 #include "server/rpc/readiness.h"
+#include "server/rpc/scrub_streams.h"
 #include "server/rpc/status_report.h"
 #include "server/rpc/status_watches.h"
 #include "server/store/namespace.h"
@@ -33,7 +34,8 @@ class AdminService final : public v1::Admin::CallbackService {
         poster_(poster),
         gate_(gate),
         report_(facts, source, readiness, namespaces),
-        watches_(report_) {}
+        watches_(report_),
+        scrubs_(facts, poster) {}
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
@@ -59,10 +61,14 @@ class AdminService final : public v1::Admin::CallbackService {
                                         v1::SetLogLevelReply* reply) override;
 
   // For a shutdown, which waits for every call.
-  void EndWatches() { watches_.EndAll(); }
+  void EndStreams() {
+    watches_.EndAll();
+    scrubs_.EndAll();
+  }
 
  private:
   absl::StatusOr<TierId> FindTier(const std::string& name) const;
+  absl::StatusOr<ScrubStreams::Request> TranslateScrub(const v1::ScrubRequest& request) const;
 
   const Facts& facts_;
   const StatusSource& source_;
@@ -72,6 +78,7 @@ class AdminService final : public v1::Admin::CallbackService {
   CallGate& gate_;
   const StatusReport report_;
   StatusWatches watches_;
+  ScrubStreams scrubs_;
 };
 
 }  // namespace kvstream::rpc

@@ -133,7 +133,7 @@ void RpcServer::Shutdown(TimeNs grace) {
   }
   if (health_.joinable()) health_.join();
   server_->GetHealthCheckService()->Shutdown();
-  admin_.EndWatches();
+  admin_.EndStreams();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(grace));
   readiness_.ShowOn(nullptr);
   server_.reset();

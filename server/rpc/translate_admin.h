@@ -13,6 +13,9 @@ namespace kvstream::rpc {
 // How long to wait; 0 means the config's time.
 absl::StatusOr<TimeNs> TranslateDrain(const v1::DrainRequest& request);
 
+// Bytes per second; 0 means the config's rate.
+absl::StatusOr<uint64_t> TranslateScrubRate(const v1::ScrubRequest& request);
+
 // Whether the tier is to be in service. Which tier is not looked at.
 absl::StatusOr<bool> TranslateTierState(const v1::SetTierStateRequest& request);
 

@@ -223,6 +223,32 @@ class ToolsTest(unittest.TestCase):
                      for p in (self.node.folder / tier).rglob(".tmp-*")]
         self.assertEqual(leftovers, [])
 
+    def test_a_scrub_repairs_and_says_what_it_could_not(self):
+        self.assertEqual(self.node.ctl("replay", "--generate", "5", "--chunk-bytes",
+                                       "64KiB").returncode, 0)
+        self.node.wait(lambda: self.node.status()["pool"]["staged_bytes"] == "0", "all is written")
+        files = [sorted((self.node.folder / tier).glob("v1/*/*/*/*.kv"))
+                 for tier in ("nvme", "pfs")]
+        count = len(files[0])
+        self.assertGreater(count, 1)
+        for path in files[0][:2]:
+            damaged = bytearray(path.read_bytes())
+            damaged[5000] ^= 1
+            path.write_bytes(damaged)
+        files[1][0].unlink()
+        scrub = self.node.ctl("scrub", "--tier", "nvme", "--mib-per-s", "16384", "--json")
+        self.assertEqual(scrub.returncode, 1, scrub.stderr)
+        last = json.loads(scrub.stdout.splitlines()[-1])
+        self.assertEqual((int(last["files"]), int(last["damaged"]), int(last["repaired"])),
+                         (count, 2, 1))
+        self.assertTrue(last["done"])
+        again = self.node.ctl("scrub", "--mib-per-s", "16384")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn(f"tier nvme: done, {count - 1} files", again.stdout)
+        self.assertIn("0 damaged", again.stdout)
+        self.assertEqual(self.node.ctl("scrub", "--tier", "tape").returncode, 1)
+        self.assertEqual(self.node.ctl("scrub", "nvme").returncode, 2)
+
     def test_bad_configurations_are_refused_by_name(self):
         bad = self.node.folder / "bad.textproto"
         bad.write_text('sockets { grpc: "relative" }\npool { mib: 1 bytez: 3 }\n')

@@ -173,15 +173,11 @@ TEST(ServiceTest, ListNamespacesShowsRegisteredOnesWithTheirUsage) {
 
 TEST(ServiceTest, CallsOfLaterVersionsNameThemselves) {
   Rig rig;
-  grpc::ClientContext evict, scrub;
+  grpc::ClientContext evict;
   v1::EvictReply reply;
   const grpc::Status evicted = rig.admin->Evict(&evict, v1::EvictRequest(), &reply);
   EXPECT_EQ(evicted.error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_THAT(evicted.error_message(), HasSubstr("Evict"));
-  auto stream = rig.admin->Scrub(&scrub, v1::ScrubRequest());
-  const grpc::Status scrubbed = stream->Finish();
-  EXPECT_EQ(scrubbed.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(scrubbed.error_message(), HasSubstr("Scrub"));
 }
 
 TEST(ServiceTest, HealthFollowsReadiness) {
