@@ -11,6 +11,7 @@ namespace kvstream::engine {
 
 void Asides::Begin(TierId tier, const std::string& path, const KeyDigest& key,
                    absl::AnyInvocable<void()> done) {
+  watcher_(tier, path);
   const Ticket ticket{next_ticket_++};
   Aside& aside = running_[ticket];
   aside.tier = tier;

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -21,6 +23,11 @@ class Asides {
  public:
   Asides(std::vector<tier::Tier*> tiers, EngineStats* stats)
       : tiers_(std::move(tiers)), stats_(stats) {}
+
+  // Is told of every attempt as it begins. Set once, before the first.
+  void SetWatcher(std::function<void(TierId, const std::string& path)> watcher) {
+    watcher_ = std::move(watcher);
+  }
 
   // `done` runs on the loop once the name is free, or the attempt failed.
   void Begin(TierId tier, const std::string& path, const KeyDigest& key,
@@ -39,6 +46,7 @@ class Asides {
 
   const std::vector<tier::Tier*> tiers_;
   EngineStats* const stats_;
+  std::function<void(TierId, const std::string&)> watcher_ = [](TierId, const std::string&) {};
   absl::flat_hash_map<Ticket, Aside> running_;
   uint64_t next_ticket_ = 1;
 };

@@ -187,7 +187,7 @@ void ReadOps::Execute(const sched::ReplicaFailed& command) {
   if (command.code == absl::StatusCode::kNotFound) {
     stats.missing_files.Add();
   } else if (command.code == absl::StatusCode::kDataLoss) {
-    parts_.staging->SetAside(command.tier, plan.path, plan.key);
+    parts_.asides->Begin(command.tier, plan.path, plan.key, [] {});
   } else {
     stats.failed_reads.Add();
     if (now_ < quiet_until_[command.tier.value]) return;

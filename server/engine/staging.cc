@@ -22,6 +22,12 @@ uint64_t HashOf(const KeyDigest& key) {
 
 }  // namespace
 
+Staging::Staging(const Parts& parts, const sched::WriteQueueOptions& options)
+    : parts_(parts), queue_(options) {
+  parts_.asides->SetWatcher(
+      [this](TierId tier, const std::string& path) { NoteAside(tier, path); });
+}
+
 StagedId Staging::Add(NewChunk fresh, TimeNs now) {
   auto chunk = std::make_unique<StagedChunk>();
   static_cast<NewChunk&>(*chunk) = std::move(fresh);
@@ -112,11 +118,10 @@ void Staging::Condemn(StagedId id, TimeNs now) {
   by_key_.erase(chunk.key);
 }
 
-void Staging::SetAside(TierId tier, const std::string& path, const KeyDigest& key) {
+void Staging::NoteAside(TierId tier, const std::string& path) {
   for (auto& [ticket, write] : writes_) {
     if (write.tier == tier && chunks_.at(write.chunk)->path == path) write.met_damaged = true;
   }
-  parts_.asides->Begin(tier, path, key, [] {});
 }
 
 void Staging::Submit(Ticket ticket) {
@@ -185,6 +190,7 @@ bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& 
   // It may be one that we took for whole, and know by this name.
   parts_.index->RemoveReplicas(chunk.key, write.tier);
   parts_.asides->Begin(write.tier, chunk.path, chunk.key, [this, ticket] { Submit(ticket); });
+  write.met_damaged = false;  // That is over with.
   return false;
 }
 

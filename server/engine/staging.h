@@ -69,8 +69,9 @@ class Staging {
     Asides* asides = nullptr;
     EngineStats* stats = nullptr;
   };
-  Staging(const Parts& parts, const sched::WriteQueueOptions& options)
-      : parts_(parts), queue_(options) {}
+  Staging(const Parts& parts, const sched::WriteQueueOptions& options);
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
 
   // Makes the chunk visible and owes its copies.
   StagedId Add(NewChunk chunk, TimeNs now);
@@ -86,9 +87,6 @@ class Staging {
   // Of a staged chunk whose bytes are no longer those that were stored: it is withdrawn, and no
   // further copy of it is begun.
   void Condemn(StagedId id, TimeNs now);
-
-  // Takes a damaged file out of its name. A write that may have met it there is begun again.
-  void SetAside(TierId tier, const std::string& path, const KeyDigest& key);
 
   void OnWritten(tier::Completion& completion, TimeNs now);
   // Writes go to a tier that is in service and whose writes are not out.
@@ -117,6 +115,8 @@ class Staging {
     bool met_damaged = false;  // Possibly, and what it met is on its way out of its name.
   };
 
+  // A write that may meet this damaged file is begun again.
+  void NoteAside(TierId tier, const std::string& path);
   void Submit(Ticket ticket);
   void Handle(const sched::WriteCommand& command, TimeNs now);
   void Published(StagedChunk& chunk, TierId tier, const ContentId& content,

@@ -90,7 +90,7 @@ class StagingTest : public testing::Test, public tier::CompletionSink {
   // As a read that found it damaged does.
   void SetAside() {
     index_->RemoveReplicas(key_, kTier);
-    staging_->SetAside(kTier, path_, key_);
+    asides_->Begin(kTier, path_, key_, [] {});
   }
   bool Indexed() const {
     const store::IndexEntry* entry = index_->Find(key_);
