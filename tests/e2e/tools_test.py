@@ -165,8 +165,8 @@ class ToolsTest(unittest.TestCase):
                                     capture_output=True, text=True, check=True)
             return result.stdout.split()
 
-        commands = [line.split()[0] for line in
-                    self.node.ctl("--help").stdout.split("Commands:")[1].splitlines()[1:11]]
+        listed = self.node.ctl("--help").stdout.split("Commands:\n")[1].split("\n\n")[0]
+        commands = [line.split()[0] for line in listed.splitlines()]
         self.assertIn("completion", commands)
         self.assertEqual(complete("")[:len(commands)], commands)
         for command in commands:
