@@ -90,7 +90,7 @@ void Engine::On(Drain& event, TimeNs now) {
 void Engine::On(BeginScrub& event, TimeNs) {
   if (draining_) {
     if (event.sink != nullptr) {
-      event.sink->End(absl::UnavailableError("scrub: the daemon is draining"));
+      event.sink->End(absl::UnavailableError("the daemon is draining"));
     }
     return;
   }

@@ -117,8 +117,8 @@ absl::Status ScrubRun::ScrubTier(TierId tier) {
   ShowScrubbing(false);
   if (!all) {
     over_ = true;
-    status = Cancelled() ? absl::CancelledError("scrub: cancelled")
-                         : absl::UnavailableError("scrub: the daemon is stopping");
+    status = Cancelled() ? absl::CancelledError("cancelled")
+                         : absl::UnavailableError("the daemon is stopping");
   }
   LogEnd(status);
   if (!status.ok()) {

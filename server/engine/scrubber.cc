@@ -24,14 +24,13 @@ void Scrubber::Begin(BeginScrub event) {
 
 absl::Status Scrubber::TryBegin(BeginScrub& event) {
   if (running()) {
-    return absl::FailedPreconditionError("scrub: tier " + run_->tier_name() + " is being scrubbed");
+    return absl::FailedPreconditionError("tier " + run_->tier_name() + " is being scrubbed");
   }
   std::vector<ScrubRun::TierFiles> files;
   for (const tier::Tier* tier : parts_.tiers) {
     files.push_back({tier->options().name, tier->Root(), tier->facts().direct});
     if (files.back().root.valid()) continue;
-    return absl::ResourceExhaustedError("scrub: no descriptor for the root of tier " +
-                                        files.back().name);
+    return absl::ResourceExhaustedError("no descriptor for the root of tier " + files.back().name);
   }
   const uint64_t rate =
       event.bytes_per_second != 0 ? event.bytes_per_second : options_.bytes_per_second;
@@ -41,7 +40,7 @@ absl::Status Scrubber::TryBegin(BeginScrub& event) {
     // It may hang with the file system, and then it stays behind.
     std::thread([run] { run->Run(); }).detach();
   } catch (const std::system_error& e) {
-    return absl::ResourceExhaustedError("scrub: no thread: " + std::string(e.what()));
+    return absl::ResourceExhaustedError("no thread: " + std::string(e.what()));
   }
   run_ = std::move(run);
   return absl::OkStatus();

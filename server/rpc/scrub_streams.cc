@@ -39,7 +39,7 @@ class ScrubStreams::Link {
 class ScrubStreams::Sink final : public engine::ScrubSink {
  public:
   explicit Sink(std::shared_ptr<Link> link) : link_(std::move(link)) {}
-  ~Sink() override { link_->End(absl::UnavailableError("scrub: the daemon is stopping")); }
+  ~Sink() override { link_->End(absl::UnavailableError("the daemon is stopping")); }
 
   void Send(const engine::ScrubProgress& progress) override { link_->Send(progress); }
   void End(absl::Status status) override { link_->End(status); }
@@ -98,7 +98,7 @@ class ScrubStreams::Stream final : public grpc::ServerWriteReactor<v1::ScrubProg
 
   void OnCancel() override {
     Drop();
-    GiveUp(absl::CancelledError("scrub: cancelled"));
+    GiveUp(absl::CancelledError("cancelled"));
   }
 
   void OnDone() override {
@@ -115,7 +115,7 @@ class ScrubStreams::Stream final : public grpc::ServerWriteReactor<v1::ScrubProg
     link_->Cancel();
     absl::MutexLock lock(&mu_);
     unsent_ = {};
-    if (!end_.has_value()) end_ = absl::CancelledError("scrub: the client is gone");
+    if (!end_.has_value()) end_ = absl::CancelledError("the client is gone");
   }
 
   // One thing at a time is under way.
@@ -186,9 +186,9 @@ grpc::ServerWriteReactor<v1::ScrubProgress>* ScrubStreams::Begin(
 
 absl::Status ScrubStreams::Add(Stream* stream) {
   absl::MutexLock lock(&mu_);
-  if (ended_) return absl::UnavailableError("scrub: the daemon is stopping");
+  if (ended_) return absl::UnavailableError("the daemon is stopping");
   if (streams_.size() >= kStreamsMax) {
-    return absl::ResourceExhaustedError("scrub: " + std::to_string(kStreamsMax) +
+    return absl::ResourceExhaustedError("" + std::to_string(kStreamsMax) +
                                         " clients ask for one already");
   }
   streams_.insert(stream);
@@ -204,7 +204,7 @@ void ScrubStreams::EndAll() {
   absl::MutexLock lock(&mu_);
   ended_ = true;
   for (Stream* stream : streams_) {
-    stream->GiveUp(absl::UnavailableError("scrub: the daemon is stopping"));
+    stream->GiveUp(absl::UnavailableError("the daemon is stopping"));
   }
 }
 

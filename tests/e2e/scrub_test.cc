@@ -166,7 +166,8 @@ TEST_F(ScrubTest, ReadsGoOnRightWhileFilesAreRepairedUnderThem) {
   Flip(0, kChunks / 2);
   std::atomic<bool> scrubbed{false};
   std::thread scrub([&] {
-    EXPECT_EQ(Scrub("nvme").files(), kChunks);
+    // What a read finds damaged first is set aside by it, before the scrub comes by.
+    EXPECT_LE(Scrub("nvme").files(), kChunks);
     scrubbed = true;
   });
   do {

@@ -200,7 +200,7 @@ TEST(ScrubberTest, OneScrubAtATimeAndTheOtherIsToldWhichTier) {
   const auto first = rig.Begin(TierSet::Of(kB), kMiB);
   const auto second = rig.Begin(TierSet::Of(kA));
   EXPECT_EQ(second->end().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(second->end().message(), "scrub: tier b is being scrubbed");
+  EXPECT_EQ(second->end().message(), "tier b is being scrubbed");
   EXPECT_FALSE(first->ended());
   first->Cancel();
   rig.LoopUntil([&] { return first->ended(); });

@@ -58,10 +58,10 @@ TEST(ScrubStreamTest, WithoutANameAllTiersThatOpenedAreMeant) {
   const auto begin = rig.poster.Next<engine::BeginScrub>();
   EXPECT_EQ(begin.tiers, TierSet::Of(kPfs));
   EXPECT_EQ(begin.bytes_per_second, 0u);
-  begin.sink->End(absl::FailedPreconditionError("scrub: tier pfs is being scrubbed"));
+  begin.sink->End(absl::FailedPreconditionError("tier pfs is being scrubbed"));
   const grpc::Status status = call.stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(status.error_message(), "scrub: tier pfs is being scrubbed");
+  EXPECT_EQ(status.error_message(), "tier pfs is being scrubbed");
 }
 
 TEST(ScrubStreamTest, WhatCannotBeDoneIsRefusedWithoutAskingTheEngine) {
@@ -111,7 +111,7 @@ TEST(ScrubStreamTest, AClientThatCancelsEndsItsScrub) {
   EXPECT_TRUE(begin.sink->cancelled());
   // The scrub hears of it later than the stream is gone.
   begin.sink->Send({.tier = kPfs});
-  begin.sink->End(absl::CancelledError("scrub: cancelled"));
+  begin.sink->End(absl::CancelledError("cancelled"));
 }
 
 TEST(ScrubStreamTest, AnEngineThatDropsTheRequestEndsTheStream) {
@@ -128,7 +128,7 @@ TEST(ScrubStreamTest, AShutdownEndsStreamsAtOnceThoughTheirScrubHangs) {
   rig.server->Shutdown(absl::ToInt64Nanoseconds(kPatience));  // Its grace is not used up.
   const grpc::Status status = call.stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(status.error_message(), "scrub: the daemon is stopping");
+  EXPECT_EQ(status.error_message(), "the daemon is stopping");
   EXPECT_TRUE(begin.sink->cancelled());
   begin.sink->End(absl::OkStatus());  // To nobody.
 }
