@@ -16,12 +16,22 @@
 namespace kvstream::tier {
 
 struct Operation {
-  enum class Kind : uint8_t { kRead, kWrite, kFsync, kOpen, kClose, kLink, kUnlink, kStatx };
+  enum class Kind : uint8_t {
+    kRead,
+    kWrite,
+    kFsync,
+    kOpen,
+    kClose,
+    kLink,
+    kUnlink,
+    kMakeFolder,
+    kStatx
+  };
 
   Kind kind = Kind::kRead;
-  // The file; for kOpen, kLink and kUnlink the folder that paths are relative to.
+  // The file; for what has paths the folder that they are relative to.
   int fd = -1;
-  // kOpen, kUnlink; for kLink the existing name.
+  // kOpen, kUnlink, kMakeFolder; for kLink the existing name.
   const char* path = nullptr;
   // kLink: the new name.
   const char* new_path = nullptr;
@@ -49,6 +59,7 @@ class IoQueue {
   static constexpr int64_t kRetryDelayNs = 5'000'000;
   // Of files that kOpen makes.
   static constexpr mode_t kFileMode = 0644;
+  static constexpr mode_t kFolderMode = 0755;
 
   IoQueue() = default;
   IoQueue(const IoQueue&) = delete;

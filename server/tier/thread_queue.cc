@@ -38,6 +38,8 @@ int64_t Call(const Operation& o) {
       return linkat(o.fd, o.path, o.fd, o.new_path, 0);
     case Kind::kUnlink:
       return unlinkat(o.fd, o.path, 0);
+    case Kind::kMakeFolder:
+      return mkdirat(o.fd, o.path, IoQueue::kFolderMode);
     case Kind::kStatx:
       return statx(o.fd, "", AT_EMPTY_PATH, STATX_SIZE, o.stat);
   }

@@ -145,6 +145,9 @@ bool Uring::Queue(const Operation& o, uint64_t user_data) {
     case Operation::Kind::kUnlink:
       io_uring_prep_unlinkat(sqe, o.fd, o.path, 0);
       break;
+    case Operation::Kind::kMakeFolder:
+      io_uring_prep_mkdirat(sqe, o.fd, o.path, kFolderMode);
+      break;
     case Operation::Kind::kStatx:
       io_uring_prep_statx(sqe, o.fd, "", AT_EMPTY_PATH, STATX_SIZE, o.stat);
       break;

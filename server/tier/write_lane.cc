@@ -91,16 +91,9 @@ void WriteLane::OnOpened(PendingWrite* write, int32_t result) {
     ready_.push_back(write);
     return;
   }
+  if (result == -ENOENT && !write->made_folders) return MakeNextFolder(write);
   write->Fail(-result);
   if (result == -EMFILE || result == -ENFILE) parts_.stats->descriptor_shortages.Add();
-  if (result == -ENOENT && !write->made_folders) {
-    write->made_folders = true;
-    write->error = MakeFolders(parts_.root_fd, write->temporary);
-    if (write->error == 0) {
-      OpenTemporary(write);
-      return;
-    }
-  }
   if (result == -EINVAL || result == -EEXIST) {
     // Some file systems make the file before they refuse O_DIRECT, and an open that is tried again
     // after EINTR may meet what it made.
@@ -108,6 +101,23 @@ void WriteLane::OnOpened(PendingWrite* write, int32_t result) {
     return;
   }
   Complete(write);
+}
+
+void WriteLane::MakeNextFolder(PendingWrite* write) {
+  const size_t from = write->folder.empty() ? 0 : write->folder.size() + 1;
+  const size_t end = write->temporary.find('/', from);
+  write->made_folders = end == std::string::npos;
+  if (write->made_folders) return OpenTemporary(write);
+  write->folder.assign(write->temporary, 0, end);
+  Operation make;
+  make.kind = Operation::Kind::kMakeFolder;
+  make.fd = parts_.root_fd;
+  make.path = write->folder.c_str();
+  loop_.Submit(make, [this, write](int32_t result) {
+    if (result >= 0 || result == -EEXIST) return MakeNextFolder(write);
+    write->Fail(-result);
+    Complete(write);
+  });
 }
 
 void WriteLane::IssueParts() {

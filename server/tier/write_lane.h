@@ -51,6 +51,8 @@ class WriteLane final : private IoLoop::User {
     uint32_t in_flight = 0;
     // In ready_.
     bool queued = false;
+    // The folder of the temporary that is being made, from the topmost on; then all were.
+    std::string folder;
     bool made_folders = false;
     // The name is taken.
     bool exists = false;
@@ -77,6 +79,8 @@ class WriteLane final : private IoLoop::User {
   void Begin(WriteRequest request);
   void OpenTemporary(PendingWrite* write);
   void OnOpened(PendingWrite* write, int32_t result);
+  // The next of the temporary's folders, and after the last the temporary again.
+  void MakeNextFolder(PendingWrite* write);
   // Gives device requests to the loop.
   void IssueParts();
   void IssuePart(PendingWrite* write);

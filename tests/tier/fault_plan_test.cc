@@ -179,22 +179,32 @@ struct Abandoned {
   FaultPlan plan;
   Recorder recorder;
   const std::string hung = "v1/hung.kv";
+  const std::string deep = "v1/aa/bb/hung.kv";
   const std::string good = "v1/good.kv";
   const Blocks file = Blocks::Pattern(3 * kBlockBytes, 4);
   const Blocks into{3 * kBlockBytes};
   const Blocks lost{3 * kBlockBytes};  // For the read that never ends, which does read.
 };
 
-TEST_P(HungOperationTest, NeverEndsAndHoldsUpNoOther) {
+Abandoned& NewAbandoned() {
   static auto* const kept = new std::vector<std::unique_ptr<Abandoned>>();
-  Abandoned& all = *kept->emplace_back(std::make_unique<Abandoned>());
-  const TemporaryFolder folder;
+  return *kept->emplace_back(std::make_unique<Abandoned>());
+}
+
+absl::StatusOr<std::unique_ptr<Tier>> OpenPlanned(IoEngine engine, const std::string& root,
+                                                  Abandoned* all) {
   TierOptions options;
   options.name = "test";
-  options.root = folder.path();
-  options.io_engine = std::get<0>(GetParam());
-  auto tier =
-      FileTier::Open(options, {}, &all.recorder, test::FaultyQueue::Wrapper(&all.plan, nullptr));
+  options.root = root;
+  options.io_engine = engine;
+  return FileTier::Open(options, {}, &all->recorder,
+                        test::FaultyQueue::Wrapper(&all->plan, nullptr));
+}
+
+TEST_P(HungOperationTest, NeverEndsAndHoldsUpNoOther) {
+  Abandoned& all = NewAbandoned();
+  const TemporaryFolder folder;
+  auto tier = OpenPlanned(std::get<0>(GetParam()), folder.path(), &all);
   ASSERT_TRUE(tier.ok()) << tier.status();
   const auto write = [&](uint64_t ticket, const std::string* path) {
     (*tier)->Write({.ticket = Ticket{ticket},
@@ -221,6 +231,35 @@ TEST_P(HungOperationTest, NeverEndsAndHoldsUpNoOther) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, HungOperationTest, kEnginesAndPoints, NameOf);
+
+class HungFolderTest : public testing::TestWithParam<IoEngine> {};
+
+// A folder of its own for each of 65,536 parts of the names: many writes make one.
+TEST_P(HungFolderTest, AFolderThatIsNeverMadeHoldsUpNoOtherWrite) {
+  Abandoned& all = NewAbandoned();
+  const TemporaryFolder folder;
+  auto tier = OpenPlanned(GetParam(), folder.path(), &all);
+  ASSERT_TRUE(tier.ok()) << tier.status();
+  const auto write = [&](uint64_t ticket, const std::string* path) {
+    (*tier)->Write({.ticket = Ticket{ticket},
+                    .path = path,
+                    .header = all.file.Part(0, kBlockBytes),
+                    .pieces = {all.file.Part(kBlockBytes, 2 * kBlockBytes)}});
+  };
+  // The first open finds no folder, v1 is there, and v1/aa is the next.
+  all.plan.Script(FaultPoint::kName, 2, {.kind = Fault::Kind::kNever});
+  write(1, &all.deep);
+  write(2, &all.good);
+  all.recorder.Await(1);
+  EXPECT_EQ(all.recorder.completions()[0].ticket, Ticket{2});
+  EXPECT_EQ(all.recorder.completions()[0].code, absl::StatusCode::kOk);
+  EXPECT_FALSE((*tier)->Stop(Now() + 10 * kMillisecond));
+  tier->reset();
+  EXPECT_EQ(all.recorder.count(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, HungFolderTest,
+                         testing::Values(IoEngine::kUring, IoEngine::kThreads));
 
 }  // namespace
 }  // namespace kvstream::tier

@@ -231,13 +231,18 @@ TEST_F(ThreadQueueTest, HungOpensLeaveAThreadToReadsThatComeLater) {
 
 TEST_F(ThreadQueueTest, PauseHoldsNoThreadAndWakeEndsTheWait) {
   Start(1);
+  const std::string pipe = Path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  // The only thread waits for a writer.
+  QueueOpen(pipe, kOpens);
   EXPECT_TRUE(queue_->QueueDelay(7));
-  QueueRead(1);
-  EXPECT_THAT(Take(2), ElementsAre(1, 7));
+  EXPECT_THAT(Take(1), ElementsAre(7));
   queue_->Wake();
   queue_->Submit(/*wait=*/true);
   IoQueue::Event event;
   EXPECT_EQ(queue_->Take({&event, 1}), 0u);
+  const UniqueFd writer(open(pipe.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_THAT(Take(1), ElementsAre(kOpens));
 }
 
 }  // namespace
