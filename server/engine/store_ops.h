@@ -98,8 +98,9 @@ class StoreOps {
     NewChunk chunk;
     uint32_t parts_left = 0;
     absl::StatusCode code =
-        absl::StatusCode::kOk;             // Else it is dropped once its copies have ended.
-    std::vector<DurableWaiter> followers;  // Stores of the same key that came meanwhile.
+        absl::StatusCode::kOk;  // Else it is dropped once its copies have ended.
+    // Stores of the same key that came meanwhile: they hear what became of this one.
+    std::vector<DurableWaiter> followers;
   };
   enum class Admission { kDone, kNoRoom };
 
@@ -114,7 +115,11 @@ class StoreOps {
   void Release(OperationId id, Operation& operation, uint32_t chunk_index, absl::StatusCode code,
                bool existed);
   void Durable(OperationId id, Operation& operation, uint32_t chunk_index, absl::StatusCode code);
+  void ReleaseFollowers(const std::vector<DurableWaiter>& followers, absl::StatusCode code,
+                        TimeNs now);
   void DropUnadmitted(OperationId id, Operation& operation, absl::StatusCode code);
+  // What waits for another's store of the same key.
+  void DropFollowing(OperationId id, Operation& operation, absl::StatusCode code);
   void EndEarly(OperationId id, absl::StatusCode code, TimeNs now);
   void Fail(Operation& operation, uint32_t chunk_index, absl::StatusCode code);
   void SetTimer(OperationId id, Operation& operation);

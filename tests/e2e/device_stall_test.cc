@@ -90,6 +90,46 @@ TEST_F(DeviceStallTest, AChunkIsNoHitWhileItIsStillBeingCopied) {
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(reading.Holds(keys[i], others[i]));
 }
 
+// Its own bytes are never copied: it can be told nothing before the other's are.
+TEST_F(DeviceStallTest, AStoreThatMetAnotherOfItsKeysHearsWhatBecameOfThat) {
+  DeviceWorker first(daemon_.socket(), DirectShape(0));
+  DeviceWorker second(daemon_.socket(), DirectShape(1));
+  const auto begin = [&](DeviceWorker& worker, const std::vector<uint64_t>& keys) {
+    const auto tables = worker.Shuffled(keys.size(), 1);
+    for (size_t i = 0; i < keys.size(); ++i) worker.Fill(keys[i], tables[i]);
+    return *worker.client().Store(worker.StoreOf(keys, tables));
+  };
+  const auto queued = [&] { return daemon_.daemon().gpus().stats(0).queued_bytes.Get() > 0; };
+  for (const bool cancel : {false, true}) {
+    const auto keys = Keys(cancel ? 100 : 1, 4);
+    daemon_.gpu_control().held = true;
+    const auto original = begin(first, keys);
+    daemon_.WaitUntil(queued, "copies are queued");
+    const auto follower = begin(second, keys);
+    // One of its own ends after it in the daemon, and says that the follower was taken up.
+    const auto other = begin(second, Keys(cancel ? 300 : 200, 1));
+    daemon_.WaitUntil([&] { return daemon_.stats().operations_running.Get() == 3; }, "all run");
+    EXPECT_FALSE(follower->WaitReleased(absl::ZeroDuration()));
+    if (cancel) {
+      ASSERT_TRUE(first.client().Cancel(*original).ok());
+      // Its messages come in order.
+      begin(first, Keys(400, 1));
+      daemon_.WaitUntil([&] { return daemon_.stats().operations_running.Get() == 4; },
+                        "it is cancelled");
+    }
+    daemon_.gpu_control().held = false;
+    for (const auto& store : {original, follower, other}) ASSERT_TRUE(store->WaitEnded(kPatience));
+    EXPECT_TRUE(other->status().ok()) << other->status();
+    for (const StoreOperation::Chunk& chunk : follower->chunks()) {
+      EXPECT_EQ(chunk.code, cancel ? v1::UNAVAILABLE : v1::OK);
+      EXPECT_EQ(chunk.existed, !cancel);
+    }
+    const v1::RequestDone read = second.Get(keys, second.Shuffled(4, 2));
+    EXPECT_EQ(read.leading_valid(), cancel ? 0u : 4u);
+  }
+  daemon_.WaitWritten();
+}
+
 // More than are verified at a time: each that is lets another begin.
 TEST_F(DeviceStallTest, ManyStagedChunksAreReadBackAtOnce) {
   DeviceWorker::Shape shape = LandingShape();

@@ -171,6 +171,7 @@ void Client::CancelOne() {
   std::advance(it, random_.Below(ops_.size()));
   journal_.Note("session {} cancels op {}", id_.value, it->first);
   it->second.cancelled = true;
+  NoteGivenUp(it->second);
   it->second.bound = std::min(it->second.bound, journal_.now() + parts_.grace);
   Post(engine::Cancel{it->first});
 }
@@ -229,8 +230,14 @@ void Client::ReleaseLease() {
   leases_.pop_back();
 }
 
+void Client::NoteGivenUp(const Op& op) {
+  if (!op.store) return;
+  for (const Chunk& chunk : op.chunks) parts_.given_up->insert(chunk.key);
+}
+
 void Client::MarkEnding() {
   ending_ = true;
+  for (const auto& [client_op, op] : ops_) NoteGivenUp(op);
   close_bound_ = std::min(close_bound_, journal_.now() + parts_.grace);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -37,6 +38,8 @@ class Client final : public engine::SessionSink {
     // What an operation may take beyond its deadline or its cancellation: the copies that run.
     TimeNs grace = 0;
     bool deadlines = false;  // On every operation.
+    // Keys of stores that were cancelled, by their client or by its end; of all clients.
+    std::set<uint32_t>* given_up = nullptr;
   };
   static constexpr uint32_t kSlots = 24;
 
@@ -110,6 +113,7 @@ class Client final : public engine::SessionSink {
   bool TakeSlot(uint32_t* slot);
   void FreeSlots(const Op& op);
   void MarkEnding();
+  void NoteGivenUp(const Op& op);
   Op* Find(uint64_t client_op, bool store, const char* event);
 
   void On(const engine::SessionOpened& event);

@@ -209,6 +209,9 @@ void Client::CheckReleased(const Op& op, const Chunk& chunk) {
     case StatusCode::kResourceExhausted:
       if (journal_.now() < op.admission_deadline) journal_.Fail("a chunk was dropped too early");
       return;
+    case StatusCode::kUnavailable:  // Another's store of the key was on its way.
+      if (!parts_.given_up->contains(chunk.key)) journal_.Fail("no store of the key was given up");
+      return;
     default:
       journal_.Fail(fmt::format("a chunk was released with code {}", static_cast<int>(chunk.code)));
   }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,6 +92,7 @@ class World final : public engine::HandoffPeer {
   Names names_;
   MemoryWatch watch_;
   Replicas replicas_;
+  std::set<uint32_t> given_up_;
   std::unique_ptr<memory::SealedMemory> pool_;
   std::vector<std::unique_ptr<Tier>> tiers_;
   std::unique_ptr<engine::EngineDriver> driver_;

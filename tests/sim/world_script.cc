@@ -28,7 +28,8 @@ void World::AddSession() {
                             .random = &random_,
                             .driver = driver_.get(),
                             .grace = options_.copy_max + 4 * options_.turn_jitter + kMillisecond,
-                            .deadlines = options_.script.deadlines};
+                            .deadlines = options_.script.deadlines,
+                            .given_up = &given_up_};
   const auto client = std::make_shared<Client>(parts, SessionId{next_session_++});
   clients_.push_back(client);
   client->Connect(client);
