@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <chrono>
 #include <utility>
 
 #include "client/channel.h"
@@ -24,7 +25,7 @@ absl::StatusOr<v1::Status> StatusOver(const std::shared_ptr<grpc::Channel>& chan
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
-  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  const auto began = std::chrono::steady_clock::now();
   auto handoff = HandoffConnection::Connect(
       options.handoff_socket.empty() ? options.grpc_socket + ".handoff" : options.handoff_socket,
       options.connect_timeout);
@@ -35,7 +36,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
                                          ", this client " + std::to_string(kProtocolVersion));
   }
   std::unique_ptr<Client> client(new Client(options, *std::move(handoff)));
-  if (auto s = client->Open(deadline); !s.ok()) return s;
+  const auto took = absl::FromChrono(std::chrono::steady_clock::now() - began);
+  if (auto s = client->Open(options.connect_timeout - took); !s.ok()) return s;
   return client;
 }
 
@@ -53,7 +55,7 @@ Client::~Client() {
   if (auto landing = operations_.landing_handler()) landing->Detach(let_go);
 }
 
-absl::Status Client::Open(absl::Time deadline) {
+absl::Status Client::Open(absl::Duration timeout) {
   v1::Hello hello;
   hello.set_token(handoff_->welcome().token());
   hello.set_protocol_version(kProtocolVersion);
@@ -66,6 +68,7 @@ absl::Status Client::Open(absl::Time deadline) {
                                  handoff_->HalfClose();
                                  // Wakes Open, which may be waiting for a session that is refused.
                                  absl::MutexLock lock(&mu_);
+                                 changed_.NotifyAll();
                                }});
   handoff_->Start([this] {
     operations_.HandoffEnded();
@@ -76,7 +79,7 @@ absl::Status Client::Open(absl::Time deadline) {
     mu_.AssertReaderHeld();
     return is_open_ || !session_status().ok();
   };
-  if (!mu_.AwaitWithDeadline(absl::Condition(&settled), deadline)) {
+  if (!changed_.Wait(&mu_, timeout, settled)) {
     return absl::DeadlineExceededError("open session: no answer from " + options_.grpc_socket);
   }
   return is_open_ ? absl::OkStatus() : session_status();
@@ -96,6 +99,7 @@ void Client::OnMessage(const v1::ServerMessage& message) {
       if (is_open_) continue;
       opened_ = event.session_opened();
       is_open_ = true;
+      changed_.NotifyAll();
     } else {
       operations_.Dispatch(event);
     }

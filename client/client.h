@@ -37,6 +37,7 @@
 #include "client/handoff_connection.h"
 #include "client/host_buffer.h"
 #include "client/landing_handler.h"
+#include "client/monotonic_condition.h"
 #include "client/operation.h"
 #include "client/operation_table.h"
 #include "client/session_stream.h"
@@ -164,7 +165,7 @@ class Client {
 
  private:
   Client(const ClientOptions& options, std::unique_ptr<HandoffConnection> handoff);
-  absl::Status Open(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Open(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
   void OnMessage(const v1::ServerMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   // Keeps the operation and sends the message that begins it.
   absl::Status Begin(std::shared_ptr<Operation> operation, v1::ClientMessage message);
@@ -178,6 +179,7 @@ class Client {
   std::atomic<uint64_t> last_operation_id_{0};
 
   absl::Mutex mu_;
+  MonotonicCondition changed_;
   bool is_open_ ABSL_GUARDED_BY(mu_) = false;
   // Written once before is_open_, constant after Connect.
   v1::SessionOpened opened_;

@@ -177,7 +177,7 @@ absl::StatusOr<HandoffConnection::Answer> HandoffConnection::Call(v1::HandoffReq
       mu_.AssertReaderHeld();
       return waiting.answered || closed_;
     };
-    mu_.AwaitWithTimeout(absl::Condition(&settled), timeout);
+    changed_.Wait(&mu_, timeout, settled);
   }
   waiting_.erase(request.request_id());
   if (waiting.answered) {
@@ -196,7 +196,10 @@ void HandoffConnection::HalfClose() { shutdown(socket_.get(), SHUT_WR); }
 
 bool HandoffConnection::WaitClosed(absl::Duration timeout) const {
   absl::MutexLock lock(&mu_);
-  return mu_.AwaitWithTimeout(absl::Condition(&closed_), timeout);
+  return changed_.Wait(&mu_, timeout, [this] {
+    mu_.AssertReaderHeld();
+    return closed_;
+  });
 }
 
 void HandoffConnection::Run(const std::function<void()>& on_end) {
@@ -224,6 +227,7 @@ void HandoffConnection::Run(const std::function<void()>& on_end) {
     on_end();
     absl::MutexLock lock(&mu_);
     closed_ = true;
+    changed_.NotifyAll();
     return;
   }
 }
@@ -235,6 +239,7 @@ void HandoffConnection::Deliver(Answer answer) {
   if (found == waiting_.end()) return;
   found->second->answer = std::move(answer);
   found->second->answered = true;
+  changed_.NotifyAll();
 }
 
 }  // namespace kvstream

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/monotonic_condition.h"
 #include "client/owned_fd.h"
 #include "kvstream/v1/handoff.pb.h"
 
@@ -83,6 +84,7 @@ class HandoffConnection {
   v1::Welcome welcome_;
 
   mutable absl::Mutex mu_;
+  mutable MonotonicCondition changed_;
   uint64_t last_request_id_ ABSL_GUARDED_BY(mu_) = 0;
   // Owned by the threads that wait in Call.
   absl::flat_hash_map<uint64_t, Waiting*> waiting_ ABSL_GUARDED_BY(mu_);

@@ -8,7 +8,10 @@
 namespace kvstream {
 bool Operation::WaitEnded(absl::Duration timeout) const {
   absl::MutexLock lock(&mu_);
-  return mu_.AwaitWithTimeout(absl::Condition(&ended_), timeout);
+  return changed_.Wait(&mu_, timeout, [this] {
+    mu_.AssertReaderHeld();
+    return ended_;
+  });
 }
 
 absl::Status Operation::status() const {
@@ -20,6 +23,7 @@ void Operation::SetEnded(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   status_ = status;
   ended_ = true;
+  changed_.NotifyAll();
 }
 
 ReadOperation::ReadOperation(const v1::ReadStep& step, ReadCallbacks callbacks)
@@ -76,7 +80,10 @@ StoreOperation::StoreOperation(const v1::Store& store)
 
 bool StoreOperation::WaitReleased(absl::Duration timeout) const {
   absl::MutexLock lock(&mu_);
-  return mu_.AwaitWithTimeout(absl::Condition(&released_), timeout);
+  return changed_.Wait(&mu_, timeout, [this] {
+    mu_.AssertReaderHeld();
+    return released_;
+  });
 }
 
 std::vector<StoreOperation::Chunk> StoreOperation::chunks() const {
@@ -91,7 +98,10 @@ void StoreOperation::OnEvent(const v1::Event& event) {
       if (result.chunk_index() >= chunks_.size()) continue;
       chunks_[result.chunk_index()] = {result.code(), result.existed()};
     }
-    if (event.store_released().all_released()) released_ = true;
+    if (event.store_released().all_released()) {
+      released_ = true;
+      changed_.NotifyAll();
+    }
   } else if (event.has_store_durable()) {
     for (const auto& result : event.store_durable().results()) {
       if (result.chunk_index() >= chunks_.size() || result.code() == v1::OK) continue;
@@ -105,6 +115,7 @@ void StoreOperation::End(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     // Rejected or lost: there was no StoreReleased, and the memory is free all the same.
     released_ = true;
+    changed_.NotifyAll();
   }
   SetEnded(status);
 }

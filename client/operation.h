@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/monotonic_condition.h"
 #include "kvstream/v1/kvstream.pb.h"
 
 namespace kvstream {
@@ -48,6 +49,8 @@ class Operation {
 
   const uint64_t id_;
   mutable absl::Mutex mu_;
+  // Of whatever somebody may wait for.
+  mutable MonotonicCondition changed_;
 
  private:
   bool ended_ ABSL_GUARDED_BY(mu_) = false;

@@ -58,13 +58,15 @@ BORDERS = [
 
 # A clock that may be set: a wait by it ends too early, or hours late. server/base/clock.h has the
 # one that cannot. Who may read it all the same, and why.
-WALL_CLOCK = re.compile(r"\babsl::Now\b|\bsystem_clock\b|\bCLOCK_REALTIME\b|\bgettimeofday\b")
+WALL_CLOCK = re.compile(
+    r"\babsl::Now\b|\bsystem_clock\b|\bCLOCK_REALTIME\b|\bgettimeofday\b"
+    r"|\bAwaitWith(?:Timeout|Deadline)\b|\bWaitForNotificationWith(?:Timeout|Deadline)\b")
 WALL_CLOCK_READERS = {
     "server/rpc/rpc_server.cc": "gRPC takes a deadline and turns it into its own clock at once",
     "server/rpc/session_stream.cc": "as above, of an alarm",
     "server/rpc/status_watches.cc": "as above, of an alarm",
     "client/admin.cc": "as above, of a call",
-    "client/client.cc": "calls as above; its wait for a connection is owed a steady clock",
+    "client/client.cc": "as above, of calls",
     "client/replay/replay.cc": "a tool that runs while somebody looks at it",
 }
 
@@ -345,7 +347,8 @@ class SelfTest(unittest.TestCase):
         self.assert_finds("bench/a.cc", '#include "kvstream/v1/types.pb.h"\n', "stops at")
 
     def test_clocks(self):
-        for clock in ("absl::Now()", "std::chrono::system_clock::now()", "CLOCK_REALTIME"):
+        for clock in ("absl::Now()", "std::chrono::system_clock::now()", "CLOCK_REALTIME",
+                      "mu.AwaitWithTimeout(c, d)", "n.WaitForNotificationWithDeadline(d)"):
             for path in ("server/engine/a.cc", "client/a.cc"):
                 self.assert_finds(path, f"auto t = {clock};\n", "may be set")
             for path in ("tests/a.cc", "bench/a.cc", "client/admin.cc"):

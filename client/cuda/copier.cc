@@ -104,12 +104,14 @@ void Copier::Then(absl::AnyInvocable<void()> then) {
 void Copier::Push(Item item) {
   absl::MutexLock lock(&mu_);
   added_.push_back(std::move(item));
+  changed_.NotifyAll();
 }
 
 void Copier::Stop() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
+    changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -142,13 +144,13 @@ bool Copier::Take(std::deque<Item>* running) {
       return !added_.empty() || stopping_;
     };
     if (running->empty()) {
-      mu_.Await(absl::Condition(&has_work));
+      changed_.Wait(&mu_, absl::InfiniteDuration(), has_work);
     } else if (added_.empty()) {
       const auto has_added = [this] {
         mu_.AssertReaderHeld();
         return !added_.empty();
       };
-      mu_.AwaitWithTimeout(absl::Condition(&has_added), kPoll);
+      changed_.Wait(&mu_, kPoll, has_added);
     }
     added.swap(added_);
     if (added.empty() && running->empty() && stopping_) return false;

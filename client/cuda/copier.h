@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cuda/copy_kernel.h"
+#include "client/monotonic_condition.h"
 
 namespace kvstream::cuda {
 
@@ -107,6 +108,7 @@ class Copier {
   absl::Status failure_;
 
   absl::Mutex mu_;
+  MonotonicCondition changed_;
   // At most a job for each slot, and what Then was given.
   std::deque<Item> added_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,9 +1,10 @@
 #include "client/cuda/landing_buffer.h"
 
+#include <future>
+#include <memory>
 #include <string>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "client/cuda/cuda_status.h"
 
@@ -82,16 +83,17 @@ absl::StatusOr<RegionHandle> LandingBuffer::RegisterRegion(const DeviceMemory& m
 
 absl::Status LandingBuffer::UnregisterRegion(uint64_t region_id) {
   const absl::Status closed = client_->UnregisterMemory(region_id);
-  auto copied = std::make_shared<absl::Notification>();
+  auto copied = std::make_shared<std::promise<void>>();
   {
     absl::MutexLock lock(&mu_);
     // What the daemon still has open goes on as it is.
     if (!closed.ok() && !absl::IsNotFound(closed)) return closed;
     // Whoever runs already has the region itself.
     if (regions_.erase(region_id) == 0 || detached_) return closed;
-    copier_->Then([copied] { copied->Notify(); });
+    copier_->Then([copied] { copied->set_value(); });
   }
-  if (copied->WaitForNotificationWithTimeout(kCopyTimeout)) return closed;
+  const auto end = copied->get_future().wait_for(absl::ToChronoNanoseconds(kCopyTimeout));
+  if (end == std::future_status::ready) return closed;
   return absl::DeadlineExceededError("unregister region " + std::to_string(region_id) +
                                      ": copies of it still run");
 }
