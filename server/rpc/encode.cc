@@ -128,8 +128,6 @@ struct Weigher {
   }
 };
 
-uint64_t ToMs(TimeNs duration) { return static_cast<uint64_t>(duration / kMillisecond); }
-
 }  // namespace
 
 void EncodeEvent(const engine::SessionEvent& event, const Facts& facts,

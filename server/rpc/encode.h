@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "kvstream/v1/kvstream.pb.h"
+#include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/rpc/facts.h"
 #include "server/store/namespace.h"
@@ -25,6 +27,9 @@ template <typename Tag>
 std::string RawBytes(const Digest128<Tag>& digest) {
   return std::string(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
 }
+
+// Whole milliseconds.
+inline uint64_t ToMs(TimeNs duration) { return static_cast<uint64_t>(duration / kMillisecond); }
 
 // The protocol that this file and the session stream speak.
 inline constexpr uint32_t kProtocolVersion = 1;

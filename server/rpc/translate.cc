@@ -33,8 +33,6 @@ struct Destination {
 
 TimeNs After(TimeNs now, uint64_t ms) { return now + static_cast<TimeNs>(ms) * kMillisecond; }
 
-uint64_t ToMs(TimeNs duration) { return static_cast<uint64_t>(duration / kMillisecond); }
-
 // Fills group, shard, shards and prefix hash of `key`.
 absl::Status FillKey(const v1::ChunkAt& chunk, const store::NamespaceSpec& spec,
                      store::ChunkKey* key) {

@@ -18,12 +18,6 @@ constexpr TierId kNvme{0};
 constexpr TierId kPfs{1};
 constexpr TimeNs kMinute = 60 * kSecond;
 
-std::vector<uint64_t> Keys(uint64_t first, size_t count) {
-  std::vector<uint64_t> keys;
-  for (size_t i = 0; i < count; ++i) keys.push_back(first + i);
-  return keys;
-}
-
 class ControlsTest : public testing::Test {
  protected:
   ControlsTest() { session_ = rig_.Open(sink_); }

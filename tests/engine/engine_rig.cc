@@ -50,6 +50,12 @@ tier::QueueWrapper WrapperOf(std::shared_ptr<FailingIo> failing) {
 
 }  // namespace
 
+std::vector<uint64_t> Keys(uint64_t first, uint64_t count) {
+  std::vector<uint64_t> keys;
+  for (uint64_t i = 0; i < count; ++i) keys.push_back(first + i);
+  return keys;
+}
+
 absl::AnyInvocable<absl::Status()> GatedTier::Recheck() const {
   return [failing = failing_, inner = inner_->Recheck()]() mutable {
     const bool fails = failing->read != 0 || failing->write != 0 || failing->open != 0;

@@ -22,6 +22,9 @@
 
 namespace kvstream::engine {
 
+// first .. first + count - 1.
+std::vector<uint64_t> Keys(uint64_t first, uint64_t count);
+
 // What a kind of I/O of a tier fails with; 0: it does not.
 struct FailingIo {
   std::atomic<int> read{0};

@@ -14,12 +14,6 @@
 namespace kvstream::engine {
 namespace {
 
-std::vector<uint64_t> Keys(uint64_t first, size_t count) {
-  std::vector<uint64_t> keys;
-  for (size_t i = 0; i < count; ++i) keys.push_back(first + i);
-  return keys;
-}
-
 class EngineTest : public testing::Test {
  protected:
   EngineTest() { session_ = rig_.Open(sink_); }

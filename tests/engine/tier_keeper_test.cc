@@ -14,12 +14,6 @@
 namespace kvstream::engine {
 namespace {
 
-std::vector<uint64_t> Keys(uint64_t first, uint64_t count) {
-  std::vector<uint64_t> keys;
-  for (uint64_t i = 0; i < count; ++i) keys.push_back(first + i);
-  return keys;
-}
-
 class TierKeeperTest : public testing::Test {
  protected:
   // On a busy machine the writes of a healthy tier may be silent for a while.

@@ -14,7 +14,7 @@
 namespace kvstream::sched {
 namespace {
 
-constexpr ChunkShape kChunk{4 * kMiB, kMiB};
+constexpr ChunkShape kItemShape{4 * kMiB, kMiB};
 constexpr TierId kFast{0};
 constexpr TierId kSlow{1};
 
@@ -33,7 +33,8 @@ class PolicyTest : public testing::Test {
 
   static std::vector<Item> Chunks(uint64_t first, uint64_t count) {
     std::vector<Item> items;
-    for (uint64_t c = 0; c < count; ++c) items.push_back(ItemOn(first + c, Tiers({0, 1}), kChunk));
+    for (uint64_t c = 0; c < count; ++c)
+      items.push_back(ItemOn(first + c, Tiers({0, 1}), kItemShape));
     return items;
   }
 
@@ -67,17 +68,17 @@ TEST_F(PolicyTest, SingleReadsFromItsTierAlone) {
   for (const TierId tier : {kFast, kSlow}) {
     options_.router.policy = {.policy = Policy::kSingle, .single = tier};
     Run(BatchOf(1, Chunks(1, 30)));
-    EXPECT_EQ(ReadBy(tier, 1, 30), 30u * kChunk.segments());
-    EXPECT_EQ(world_->reads().size(), 30u * kChunk.segments());
+    EXPECT_EQ(ReadBy(tier, 1, 30), 30u * kItemShape.segments());
+    EXPECT_EQ(world_->reads().size(), 30u * kItemShape.segments());
   }
 }
 
 TEST_F(PolicyTest, SingleReadsElsewhereWhatItsTierCannotServe) {
   options_.router.policy = {.policy = Policy::kSingle, .single = kSlow};
   std::vector<Item> items = Chunks(1, 10);
-  for (uint64_t c = 100; c < 105; ++c) items.push_back(ItemOn(c, Tiers({0}), kChunk));
+  for (uint64_t c = 100; c < 105; ++c) items.push_back(ItemOn(c, Tiers({0}), kItemShape));
   Run(BatchOf(1, items));
-  EXPECT_EQ(ReadBy(kFast, 100, 5), 5u * kChunk.segments());
+  EXPECT_EQ(ReadBy(kFast, 100, 5), 5u * kItemShape.segments());
 
   options_.tiers[1].dies_at = 20 * kMillisecond;
   Run(BatchOf(1, Chunks(1, 30)));
@@ -89,8 +90,8 @@ TEST_F(PolicyTest, FixedGivesItsShareOfTheChunksToTheFirstTier) {
   for (const uint32_t percent : {0u, 1u, 50u, 73u, 100u}) {
     options_.router.policy = {.policy = Policy::kFixed, .fixed_percent = percent};
     Run(BatchOf(1, Chunks(1, 100)));
-    EXPECT_EQ(ReadBy(kFast, 1, 100), percent * kChunk.segments());
-    EXPECT_EQ(ReadBy(kSlow, 1, 100), (100 - percent) * kChunk.segments());
+    EXPECT_EQ(ReadBy(kFast, 1, 100), percent * kItemShape.segments());
+    EXPECT_EQ(ReadBy(kSlow, 1, 100), (100 - percent) * kItemShape.segments());
   }
 }
 
@@ -99,10 +100,10 @@ TEST_F(PolicyTest, FixedGivesTheOtherTiersEqualPartsOfTheRest) {
   options_.router.lanes.push_back(options_.router.lanes[1]);
   options_.router.policy = {.policy = Policy::kFixed, .fixed_percent = 40};
   std::vector<Item> items;
-  for (uint64_t c = 1; c <= 100; ++c) items.push_back(ItemOn(c, Tiers({0, 1, 2}), kChunk));
+  for (uint64_t c = 1; c <= 100; ++c) items.push_back(ItemOn(c, Tiers({0, 1, 2}), kItemShape));
   Run(BatchOf(1, std::move(items)));
   for (const TierId tier : {TierId{1}, TierId{2}}) {
-    EXPECT_EQ(ReadBy(tier, 1, 100), 30u * kChunk.segments());
+    EXPECT_EQ(ReadBy(tier, 1, 100), 30u * kItemShape.segments());
   }
 }
 
@@ -115,7 +116,7 @@ TEST_F(PolicyTest, FixedServesWhileATierIsOut) {
   world_->Run();
   ASSERT_EQ(world_->violation(), "");
   // Back, it reads on what was meant for it, but for what the other read meanwhile.
-  EXPECT_LT(ReadBy(kFast, 1, 100), 70u * kChunk.segments());
+  EXPECT_LT(ReadBy(kFast, 1, 100), 70u * kItemShape.segments());
   for (const ItemModel& item : world_->batch(OperationId{1}).requests[0].items) {
     EXPECT_EQ(item.code, absl::StatusCode::kOk);
   }
@@ -165,8 +166,8 @@ TEST_F(PolicyTest, FixedSplitsWhatSeveralRanksWantOnce) {
   }
   world_->Run();
   ASSERT_EQ(world_->violation(), "");
-  EXPECT_EQ(ReadBy(kFast, 1, 99), 74u * kChunk.segments());
-  EXPECT_EQ(ReadBy(kSlow, 1, 99), 25u * kChunk.segments());
+  EXPECT_EQ(ReadBy(kFast, 1, 99), 74u * kItemShape.segments());
+  EXPECT_EQ(ReadBy(kSlow, 1, 99), 25u * kItemShape.segments());
 }
 
 TEST_F(PolicyTest, PublishedTakesWholeChunksSoManyAtATime) {
@@ -181,9 +182,9 @@ TEST_F(PolicyTest, PublishedTakesWholeChunksSoManyAtATime) {
     }
     rounds.erase(std::prev(rounds.end()));
     EXPECT_GT(rounds.size(), 1u);
-    for (const auto& [at, segments] : rounds) EXPECT_EQ(segments, 3u * kChunk.segments()) << at;
+    for (const auto& [at, segments] : rounds) EXPECT_EQ(segments, 3u * kItemShape.segments()) << at;
   }
-  EXPECT_EQ(world_->reads().size(), 60u * kChunk.segments());
+  EXPECT_EQ(world_->reads().size(), 60u * kItemShape.segments());
 }
 
 TEST_F(PolicyTest, WhatIsMeantForAHungTierIsReadElsewhereThoughOthersWaitForThatTier) {
@@ -194,7 +195,7 @@ TEST_F(PolicyTest, WhatIsMeantForAHungTierIsReadElsewhereThoughOthersWaitForThat
   for (const Policy policy : {Policy::kFixed, Policy::kSingle}) {
     options_.router.policy = {.policy = policy, .single = kSlow};
     std::vector<Item> exclusive;
-    for (uint64_t c = 2000; c < 2030; ++c) exclusive.push_back(ItemOn(c, Tiers({1}), kChunk));
+    for (uint64_t c = 2000; c < 2030; ++c) exclusive.push_back(ItemOn(c, Tiers({1}), kItemShape));
     BatchSpec lost = BatchOf(2, std::move(exclusive));
     lost.deadline = 9 * kSecond;
     BatchSpec spec = BatchOf(1, Chunks(1, 300));
@@ -223,7 +224,7 @@ TEST_F(PolicyTest, PublishedWaitsForWholeRoundsHoweverLongTheyTake) {
   }
   rounds.erase(std::prev(rounds.end()));  // What is left.
   EXPECT_GT(rounds.size(), 3u);
-  for (const auto& [at, segments] : rounds) EXPECT_EQ(segments, 3u * kChunk.segments()) << at;
+  for (const auto& [at, segments] : rounds) EXPECT_EQ(segments, 3u * kItemShape.segments()) << at;
 }
 
 }  // namespace

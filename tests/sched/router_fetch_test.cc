@@ -15,10 +15,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr auto kOk = absl::StatusCode::kOk;
-constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
-constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
-
 TEST_F(RouterTest, OneReadServesAllWhoWait) {
   Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(1)), ItemOn(1, Tiers({0}), Shape(1))}));
   Admit(BatchOf(2, {ItemOn(1, Tiers({0}), Shape(1))}));

@@ -11,10 +11,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr auto kOk = absl::StatusCode::kOk;
-constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
-constexpr auto kDeadlineExceeded = absl::StatusCode::kDeadlineExceeded;
-
 class RouterHangTest : public RouterTest {
  protected:
   // A batch of one item on the fast tier alone, with two seconds to go.

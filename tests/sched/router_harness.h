@@ -18,6 +18,13 @@
 
 namespace kvstream::sched {
 
+inline constexpr auto kOk = absl::StatusCode::kOk;
+inline constexpr auto kCancelled = absl::StatusCode::kCancelled;
+inline constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+inline constexpr auto kDeadlineExceeded = absl::StatusCode::kDeadlineExceeded;
+inline constexpr auto kNotFound = absl::StatusCode::kNotFound;
+inline constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
+
 class RouterTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kSegment = kMiB;

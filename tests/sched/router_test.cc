@@ -14,13 +14,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr auto kOk = absl::StatusCode::kOk;
-constexpr auto kCancelled = absl::StatusCode::kCancelled;
-constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
-constexpr auto kLate = absl::StatusCode::kDeadlineExceeded;
-constexpr auto kNotFound = absl::StatusCode::kNotFound;
-constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
-
 TEST_F(RouterTest, SegmentsAreReadCopiedAndReportedInOrder) {
   Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(2))}));
   const auto reads = All<ReadSegment>();
@@ -97,7 +90,7 @@ TEST_F(RouterTest, DeadlineFailsWhatIsNotThereYet) {
   EXPECT_EQ(router_->NextDeadline(), spec.deadline);
   EndReadAndCopy(All<ReadSegment>().at(0));
   Pass(50 * kMillisecond);
-  EXPECT_THAT(Outcome(1), ElementsAre(kOk, kLate));
+  EXPECT_THAT(Outcome(1), ElementsAre(kOk, kDeadlineExceeded));
   EndRead(All<ReadSegment>().at(1));
   EXPECT_EQ(router_->NextDeadline(), kNever);
 }

@@ -10,10 +10,10 @@ namespace kvstream::sched {
 namespace {
 
 // Longer than any step here takes.
-constexpr TimeNs kHorizon = 60 * kSecond;
+constexpr TimeNs kScenarioTime = 60 * kSecond;
 
 void Pulses(TimeNs period, TimeNs phase, double normal, double pressed, SimTierOptions* tier) {
-  for (TimeNs at = phase - period; at < kHorizon; at += period) {
+  for (TimeNs at = phase - period; at < kScenarioTime; at += period) {
     if (at > 0) tier->changes.push_back({at, pressed});
     if (at + period / 2 > 0) tier->changes.push_back({at + period / 2, normal});
   }
@@ -23,7 +23,7 @@ void Bursts(SimRandom& random, double normal, SimTierOptions* tier) {
   const auto exponential = [&random](TimeNs mean) {
     return static_cast<TimeNs>(-std::log(1 - random.Real()) * static_cast<double>(mean)) + 1;
   };
-  for (TimeNs at = exponential(700 * kMillisecond); at < kHorizon;) {
+  for (TimeNs at = exponential(700 * kMillisecond); at < kScenarioTime;) {
     tier->changes.push_back({at, normal * (0.1 + 0.5 * random.Real())});
     at += exponential(300 * kMillisecond);
     tier->changes.push_back({at, normal});
@@ -94,7 +94,7 @@ SimOptions OptionsOf(const RouteScenario& scenario) {
 double BoundSeconds(const std::vector<SimTierOptions>& tiers, TimeNs begin, double bytes) {
   // Bisection over time, since each tier knows when it has moved so much.
   TimeNs low = begin;
-  TimeNs high = begin + 10 * kHorizon;
+  TimeNs high = begin + 10 * kScenarioTime;
   const auto moved = [&](const SimTierOptions& tier, TimeNs end) {
     double sum = 0;
     double rate = tier.bytes_per_second;
