@@ -20,6 +20,7 @@
 #include "server/daemon_options.h"
 #include "server/gpu_mode.h"
 #include "server/limits.h"
+#include "server/tier/mount.h"
 
 namespace kvstream {
 namespace {
@@ -33,14 +34,19 @@ absl::Status DoesNotAnswer(const std::string& root) {
   return absl::DeadlineExceededError("open " + root + ": the file system does not answer");
 }
 
-absl::StatusOr<struct stat> StatRoot(const std::string& root) {
+// A file system that is not mounted is refused here, before a lock is made in the wrong place.
+absl::StatusOr<struct stat> StatRoot(const config::TierOptions& tier) {
   const auto answer = RunWithin(
-      kFirstTouchPatience, [root]() -> absl::StatusOr<struct stat> {
+      kFirstTouchPatience,
+      [ root = tier.root, mount_point = tier.mount_point ]() -> absl::StatusOr<struct stat> {
         struct stat result;
         if (stat(root.c_str(), &result) != 0) return ErrnoStatus(errno, "stat", root);
+        if (mount_point.empty()) return result;
+        absl::Status mounted = tier::CheckMounted(mount_point, result.st_dev, root);
+        if (!mounted.ok()) return mounted;
         return result;
       });
-  return answer.has_value() ? *answer : DoesNotAnswer(root);
+  return answer.has_value() ? *answer : DoesNotAnswer(tier.root);
 }
 
 // Two tiers on one directory would be one replica that counts as two. What stat said of each root:
@@ -51,7 +57,7 @@ absl::StatusOr<std::vector<absl::Status>> CheckRoots(
   std::vector<struct stat> roots;
   for (size_t i = 0; i < tiers.size(); ++i) {
     const std::string field = "tiers[" + std::to_string(i) + "].root: ";
-    const auto root = StatRoot(tiers[i].root);
+    const auto root = StatRoot(tiers[i]);
     if (!root.ok() && tiers[i].required) {
       return absl::Status(root.status().code(), field + std::string(root.status().message()));
     }

@@ -97,6 +97,9 @@ tier::TierOptions TierOptionsOf(const config::Options& options, const config::Ti
   out.id = id;
   out.name = tier.name;
   out.root = tier.root;
+  out.mount_point = tier.mount_point;
+  // A lock on the folder of one node would stay with the file system that is gone.
+  out.follows_mount = tier.shared && !tier.mount_point.empty();
   out.io_bytes = tier.io_bytes;
   out.open_files_max = tier.open_files;
   out.fsync = options.fsync;

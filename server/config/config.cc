@@ -79,6 +79,10 @@ bool TierNameIsWellFormed(const std::string& name) {
   });
 }
 
+bool LiesBelow(const std::string& path, const std::string& folder) {
+  return path == folder || folder == "/" || path.starts_with(folder + "/");
+}
+
 IoEngine EngineOf(v1::Tier::IoEngine engine) {
   switch (engine) {
     case v1::Tier::IO_URING:
@@ -99,6 +103,15 @@ TierOptions ConvertTier(const v1::Tier& in, const std::string& field, Problems& 
                  absl::StrCat("'", in.name(), "' is not 1 .. 32 characters of [a-z0-9_-]"));
   }
   out.root = problems.AbsolutePath(absl::StrCat(field, ".root"), in.root(), PATH_MAX - 1);
+  if (in.has_mount_point()) {
+    out.mount_point =
+        problems.AbsolutePath(absl::StrCat(field, ".mount_point"), in.mount_point(), PATH_MAX - 1);
+    if (!LiesBelow(in.root(), in.mount_point())) {
+      problems.Add(
+          absl::StrCat(field, ".root"),
+          absl::StrCat("'", in.root(), "' is not below mount_point '", in.mount_point(), "'"));
+    }
+  }
   out.shared = in.shared();
   out.required = in.required();
   out.io_bytes =

@@ -17,6 +17,8 @@ struct TierOptions {
   std::string root;
   bool shared = false;
   bool required = true;
+  // Empty: not looked at.
+  std::string mount_point;
   uint64_t io_bytes = 0;
   uint64_t window_bytes = 0;
   uint64_t write_window_bytes = 0;

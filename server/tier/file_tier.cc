@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
@@ -13,6 +14,7 @@
 #include "server/base/logging.h"
 #include "server/base/run_within.h"
 #include "server/tier/lane_parts.h"
+#include "server/tier/mount.h"
 #include "server/tier/paths.h"
 #include "server/tier/probe.h"
 #include "server/tier/recheck.h"
@@ -40,9 +42,14 @@ absl::Status CheckOptions(const TierOptions& o) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> OpenRoot(const std::string& path) {
+absl::StatusOr<UniqueFd> OpenRoot(const std::string& path, const std::string& mount_point) {
   UniqueFd root(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root.valid()) return ErrnoStatus(errno, "open tier root", path);
+  if (!mount_point.empty()) {
+    struct stat here {};
+    if (fstat(root.get(), &here) != 0) return ErrnoStatus(errno, "stat", path);
+    if (auto s = CheckMounted(mount_point, here.st_dev, path); !s.ok()) return s;
+  }
   if (const int error = MakeFolders(root.get(), "v1/"); error != 0) {
     return ErrnoStatus(error, "make folder", path + "/v1");
   }
@@ -56,7 +63,10 @@ absl::StatusOr<std::unique_ptr<Tier>> FileTier::Open(const TierOptions& options,
                                                      CompletionSink* sink, QueueWrapper wrap) {
   const absl::Status valid = CheckOptions(options);
   if (!valid.ok()) return valid;
-  auto root = RunWithin(kFirstTouchPatience, [path = options.root] { return OpenRoot(path); });
+  auto root =
+      RunWithin(kFirstTouchPatience, [path = options.root, mount_point = options.mount_point] {
+        return OpenRoot(path, mount_point);
+      });
   if (!root.has_value()) {
     return absl::DeadlineExceededError("open tier root " + options.root +
                                        ": the file system does not answer");
@@ -115,6 +125,11 @@ absl::Status FileTier::StartLanes(const LaneParts& parts, Body* body) {
   return started;
 }
 
+FileTier::FileTier(std::unique_ptr<Body> body) : body_(std::move(body)) {
+  MutexLock lock(&place_->mu);
+  place_->body = body_.get();
+}
+
 FileTier::~FileTier() {
   if (!stopped_) (void)Stop(Now());
   if (abandoned_) (void)body_.release();
@@ -130,8 +145,20 @@ void FileTier::SetAside(SetAsideRequest request) {
 
 absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
   auto root = std::make_shared<UniqueFd>(Root());
-  return [root, path = body_->options.root, direct = body_->facts.direct] {
-    return tier::Recheck(*root, path, direct);
+  return [root, place = place_, options = body_->options, direct = body_->facts.direct] {
+    UniqueFd renewed;
+    const absl::Status status = tier::Recheck(*root, options, direct, &renewed);
+    if (!renewed.valid()) return status;
+    MutexLock lock(&place->mu);
+    if (place->body == nullptr) return status;
+    // The lanes keep their number for the root, which is of the new one from now on.
+    if (dup3(renewed.get(), place->body->root.get(), O_CLOEXEC) < 0) {
+      return ErrnoStatus(errno, "put in its place", options.root);
+    }
+    place->body->reader->ForgetAll();
+    spdlog::warn("tier mounted anew, its other file system is let go: tier={} root={}",
+                 options.name, options.root);
+    return status;
   };
 }
 
@@ -139,6 +166,10 @@ UniqueFd FileTier::Root() const { return UniqueFd(fcntl(body_->root.get(), F_DUP
 
 bool FileTier::Stop(TimeNs deadline) {
   stopped_ = true;
+  {
+    MutexLock lock(&place_->mu);
+    place_->body = nullptr;
+  }
   // Housekeeping first: it speaks to the reader.
   const bool kept = body_->housekeeping->Stop(deadline);
   const bool written = body_->writer->Stop(deadline);

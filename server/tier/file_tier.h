@@ -8,7 +8,9 @@
 #include <memory>
 #include <span>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "server/base/mutex.h"
 #include "server/base/unique_fd.h"
 #include "server/tier/housekeeping.h"
 #include "server/tier/io_loop.h"
@@ -58,9 +60,17 @@ class FileTier final : public Tier {
                                 absl::Status* refused);
   static absl::Status StartLanes(const LaneParts& parts, Body* body);
 
-  explicit FileTier(std::unique_ptr<Body> body) : body_(std::move(body)) {}
+  // What a recheck that went well may put another root in place of; it may outlive the tier.
+  struct Place {
+    Mutex mu;
+    // Null once the tier stops.
+    Body* body ABSL_GUARDED_BY(mu) = nullptr;
+  };
+
+  explicit FileTier(std::unique_ptr<Body> body);
 
   std::unique_ptr<Body> body_;
+  const std::shared_ptr<Place> place_ = std::make_shared<Place>();
   bool stopped_ = false;
   // Threads still run: body_ must never be destroyed.
   bool abandoned_ = false;

@@ -69,4 +69,13 @@ std::unique_ptr<OpenFile> OpenFiles::Forget(OpenFile* file) {
   return left;
 }
 
+std::vector<std::unique_ptr<OpenFile>> OpenFiles::ForgetAll() {
+  std::vector<std::unique_ptr<OpenFile>> left;
+  while (!files_.empty()) {
+    std::unique_ptr<OpenFile> file = Forget(files_.begin()->second.get());
+    if (file != nullptr) left.push_back(std::move(file));
+  }
+  return left;
+}
+
 }  // namespace kvstream::tier

@@ -53,6 +53,8 @@ class OpenFiles {
   [[nodiscard]] std::unique_ptr<OpenFile> Forget(const std::string& path);
   // The same for this very entry, which may be forgotten already.
   [[nodiscard]] std::unique_ptr<OpenFile> Forget(OpenFile* file);
+  // Of all entries; those that left.
+  [[nodiscard]] std::vector<std::unique_ptr<OpenFile>> ForgetAll();
 
  private:
   const size_t files_max_;

@@ -60,6 +60,14 @@ void ReadLane::Forget(const std::string& path) {
   loop_.Wake();
 }
 
+void ReadLane::ForgetAll() {
+  {
+    MutexLock lock(&mu_);
+    inbox_.forget_all = true;
+  }
+  loop_.Wake();
+}
+
 bool ReadLane::Stop(TimeNs deadline) {
   if (outbox_.WaitEmpty(deadline)) {
     {
@@ -88,6 +96,9 @@ void ReadLane::TakeInbox() {
   }
   // Before the reads: one that came after a SetAside must not meet the old file.
   for (const std::string& path : taken.forget) Close(files_.Forget(path));
+  if (taken.forget_all) {
+    for (std::unique_ptr<OpenFile>& file : files_.ForgetAll()) Close(std::move(file));
+  }
   for (const ReadRequest& request : taken.reads) {
     PendingRead& read = reads_.emplace_back();
     read.request = request;

@@ -2,9 +2,9 @@
 // requests of io_bytes; its completion goes out once all of them have ended, whatever the first
 // failure was, because until then the kernel may write to its buffer.
 //
-// Thread rule: Read from the tier's caller, Forget from any thread; the rest of the work is on the
-// lane's own thread.
-// Ownership: must not be destroyed before Stop has returned true or Start has failed.
+// Thread rule: Read from the tier's caller, Forget and ForgetAll from any thread; the rest of the
+// work is on the lane's own thread. Ownership: must not be destroyed before Stop has returned true
+// or Start has failed.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +53,7 @@ class ReadLane final : private IoLoop::User {
   void Read(std::span<const ReadRequest> requests);
   // Reads that are asked for later open the path again.
   void Forget(const std::string& path);
+  void ForgetAll();
   // Tier::Stop. After false the sink is not called any more.
   [[nodiscard]] bool Stop(TimeNs deadline);
 
@@ -61,6 +62,7 @@ class ReadLane final : private IoLoop::User {
   struct Inbox {
     std::vector<ReadRequest> reads;
     std::vector<std::string> forget;
+    bool forget_all = false;
     bool close_all = false;
   };
 

@@ -7,12 +7,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "server/base/errno_status.h"
 #include "server/base/random.h"
 #include "server/base/types.h"
+#include "server/tier/mount.h"
 #include "server/tier/paths.h"
-#include "server/tier/tier.h"
 
 namespace kvstream::tier {
 namespace {
@@ -64,17 +67,29 @@ absl::Status TryFile(int root_fd, const std::string& root, bool direct) {
 
 }  // namespace
 
-absl::Status Recheck(const UniqueFd& root_fd, const std::string& root, bool direct) {
-  absl::Status status = TryFile(root_fd.get(), root, direct);
+absl::Status Recheck(const UniqueFd& root_fd, const TierOptions& options, bool direct,
+                     UniqueFd* renewed) {
+  absl::Status status = TryFile(root_fd.get(), options.root, direct);
   if (status.ok()) return status;
-  struct stat named {};
+  UniqueFd named(open(options.root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat here {};
   struct stat opened {};
-  if (stat(root.c_str(), &named) == 0 &&
-      (fstat(root_fd.get(), &opened) != 0 || named.st_dev != opened.st_dev)) {
-    return absl::FailedPreconditionError(std::string(status.message()) +
+  if (!named.valid() || fstat(named.get(), &here) != 0 ||
+      (fstat(root_fd.get(), &opened) == 0 && here.st_dev == opened.st_dev)) {
+    return status;
+  }
+  const std::string failed(status.message());
+  if (!options.follows_mount) {
+    return absl::FailedPreconditionError(failed +
                                          "; another file system is mounted there by now: restart");
   }
-  return status;
+  status = CheckMounted(options.mount_point, here.st_dev, options.root);
+  if (status.ok()) status = TryFile(named.get(), options.root, direct);
+  if (status.ok()) *renewed = std::move(named);
+  return status.ok()
+             ? status
+             : absl::Status(status.code(),
+                            failed + "; of what is there by now: " + std::string(status.message()));
 }
 
 }  // namespace kvstream::tier

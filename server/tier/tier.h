@@ -45,6 +45,11 @@ struct TierOptions {
   std::string name;
   // An existing directory, absolute.
   std::string root;
+  // Where the file system of the root is mounted: the tier is refused while nothing is. Empty: not
+  // looked at.
+  std::string mount_point;
+  // A file system that is mounted there anew takes the place of one that has failed.
+  bool follows_mount = false;
   // Size of one device request, bytes: a power of two, at least kBlockBytes.
   uint64_t io_bytes = 512 * kKiB;
   // Most device requests in flight for each direction; what exceeds it waits in the tier.

@@ -10,35 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/config/complaints.h"
+
 namespace kvstream::config {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-constexpr char kSockets[] = "sockets { grpc: '/run/k.sock' }\n";
-constexpr char kTier[] = "tiers { name: 'nvme' root: '/a' }\n";
-
-// What ParseConfig says, a line each; empty when it says nothing.
-std::vector<std::string> Complaints(const std::string& text) {
-  const auto options = ParseConfig(text, "test");
-  if (options.ok()) return {};
-  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
-  std::vector<std::string> lines;
-  std::istringstream all{std::string(options.status().message())};
-  for (std::string line; std::getline(all, line);) lines.push_back(line);
-  return lines;
-}
-
-// The same for a valid config with `text` added.
-std::vector<std::string> ComplaintsWith(const std::string& text) {
-  return Complaints(std::string(kSockets) + kTier + text);
-}
-
-std::vector<std::string> ComplaintsWithTier(const std::string& field) {
-  return Complaints(std::string(kSockets) + "tiers { name: 'nvme' root: '/a' " + field + " }");
-}
 
 TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
   const auto options = ParseConfig(std::string(kSockets) + kTier, "test");
@@ -65,31 +44,6 @@ TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
   EXPECT_TRUE(options->reflection);
   EXPECT_EQ(options->scrub_bytes_per_second, 64 * kMiB);
   EXPECT_EQ(options->scrub_every, 0);
-}
-
-TEST(ConfigTest, TierValuesAreResolvedToBytes) {
-  const auto options = ParseConfig(std::string(kSockets) +
-                                       "tiers { name: 'a' root: '/a' io_kib: 4 window_mib: 3 "
-                                       "write_window_mib: 5 write_backlog_mib: 7 open_files: 16 "
-                                       "shared: true required: false io_engine: THREADS "
-                                       "io_threads: 4 }"
-                                       "tiers { name: 'b' root: '/b' quarantine_mib: 9 }",
-                                   "test");
-  ASSERT_TRUE(options.ok()) << options.status();
-  const TierOptions& a = options->tiers[0];
-  EXPECT_EQ(a.io_bytes, 4096u);
-  EXPECT_EQ(a.window_bytes, 3 * kMiB);
-  EXPECT_EQ(a.write_window_bytes, 5 * kMiB);
-  EXPECT_EQ(a.write_backlog_bytes, 7 * kMiB);
-  EXPECT_EQ(a.quarantine_bytes, 3 * kMiB / 2);
-  EXPECT_EQ(a.open_files, 16u);
-  EXPECT_TRUE(a.shared);
-  EXPECT_FALSE(a.required);
-  EXPECT_EQ(a.io_engine, IoEngine::kThreads);
-  EXPECT_EQ(a.io_threads, 4u);
-  EXPECT_EQ(options->tiers[1].io_engine, IoEngine::kAuto);
-  EXPECT_EQ(options->tiers[1].io_threads, 16u);
-  EXPECT_EQ(options->tiers[1].quarantine_bytes, 9 * kMiB);
 }
 
 TEST(ConfigTest, ReservedShareOfThePoolIsWholePages) {
@@ -260,48 +214,6 @@ TEST(ConfigTest, SingleTierIsOneOfTheTiers) {
               ElementsAre("routing.single_tier: '' is no tier"));
   EXPECT_THAT(ComplaintsWith("routing { single_tier: 'tape' }"),
               ElementsAre("routing.single_tier: 'tape' is no tier"));
-}
-
-TEST(ConfigTest, DeviceRequestIsAPowerOfTwo) {
-  for (const char* good : {"4", "512", "65536"}) {
-    EXPECT_THAT(ComplaintsWithTier(std::string("io_kib: ") + good), IsEmpty()) << good;
-  }
-  for (const char* bad : {"0", "2", "3", "6", "65537", "131072"}) {
-    EXPECT_THAT(ComplaintsWithTier(std::string("io_kib: ") + bad),
-                ElementsAre(std::string("tiers[0].io_kib: ") + bad +
-                            " is not a power of two in 4 .. 65536"));
-  }
-}
-
-TEST(ConfigTest, TierNamesAreOneToThirtyTwoPlainCharacters) {
-  const auto with_name = [](const std::string& name) {
-    return Complaints(std::string(kSockets) + "tiers { root: '/a' name: '" + name + "' }");
-  };
-  EXPECT_THAT(with_name(std::string(32, 'a')), IsEmpty());
-  EXPECT_THAT(with_name("a-b_9"), IsEmpty());
-  for (const std::string& bad : {std::string(), std::string(33, 'a'), std::string("Nvme"),
-                                 std::string("a b"), std::string("a/b")}) {
-    EXPECT_THAT(with_name(bad), ElementsAre(HasSubstr("tiers[0].name: '" + bad + "'")));
-  }
-}
-
-TEST(ConfigTest, TierCountIsBounded) {
-  std::string text = kSockets;
-  for (int i = 0; i < 8; ++i) {
-    const std::string n = std::to_string(i);
-    text += "tiers { name: 't" + n + "' root: '/r" + n + "' }";
-  }
-  EXPECT_THAT(Complaints(text), IsEmpty());
-  EXPECT_THAT(Complaints(text + kTier), ElementsAre("tiers: there are 9, not 1 .. 8"));
-}
-
-TEST(ConfigTest, RootsAreAbsolutePaths) {
-  EXPECT_THAT(Complaints(std::string(kSockets) + "tiers { name: 'a' }"),
-              ElementsAre("tiers[0].root: is required"));
-  EXPECT_THAT(Complaints(std::string(kSockets) + "tiers { name: 'a' root: 'b' }"),
-              ElementsAre("tiers[0].root: 'b' is not an absolute path"));
-  EXPECT_THAT(Complaints(std::string(kSockets) + "tiers { name: 'a' root: '/b\\000c' }"),
-              ElementsAre("tiers[0].root: contains a zero byte"));
 }
 
 TEST(ConfigTest, SocketPathsFitASocketAddress) {

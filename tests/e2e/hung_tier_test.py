@@ -171,6 +171,29 @@ class HungTierTest(unittest.TestCase):
         wait(lambda: len(self.node.files("pfs")) > before, "it is written to again")
         self.assertEqual(self.node.stop(), 0)
 
+    def test_a_file_system_that_is_mounted_anew_at_its_mount_point_is_taken_without_a_restart(self):
+        config = self.node.config.read_text(encoding="utf-8")
+        follows = f'shared: true mount_point: "{self.file_system.root}" required: false'
+        self.node.config.write_text(config.replace("required: false", follows), encoding="utf-8")
+        self.start()
+        replay = self.replay(100)
+        self.after_lookups(50)
+        self.file_system.kill()
+        self.ends_whole(replay)
+        self.wait_for("takes no writes: they fail")
+        self.file_system.detach()
+        before = self.metric("probes_total")
+        wait(lambda: self.metric("probes_total") > before + 1, "it was tried again", NOTICE_S)
+        self.assertTrue(self.tier()[1])
+        self.assertEqual(list(self.file_system.root.iterdir()), [])
+        self.file_system.mount()
+        wait(lambda: not self.tier()[1], "the tier is back", NOTICE_S)
+        self.assertEqual(len(self.node.warnings("tier mounted anew")), 1)
+        before = len(self.node.files("pfs"))
+        self.ends_whole(self.replay(20, seed=2))
+        wait(lambda: len(self.node.files("pfs")) > before, "it is written to again")
+        self.assertEqual(self.node.stop(), 0)
+
     def test_nothing_is_written_into_the_mount_point_of_a_file_system_that_was_unmounted(self):
         self.start()
         replay = self.replay(250)

@@ -21,42 +21,12 @@
 #include "server/base/clock.h"
 #include "server/limits.h"
 #include "server/pinning.h"
-#include "tests/support/log_recorder.h"
-#include "tests/support/test_daemon.h"
+#include "tests/e2e/start_fixture.h"
 
 namespace kvstream {
 namespace {
 
 namespace fs = std::filesystem;
-
-class StartTest : public testing::Test {
- protected:
-  absl::Status StartWith(const std::function<void(config::Options&)>& change) {
-    config::Options options = daemon_.options();
-    options.grpc_socket += "2";
-    options.handoff_socket += "2";
-    change(options);
-    auto daemon = StartWithoutGpus(options);
-    if (daemon.ok()) {
-      EXPECT_TRUE((*daemon)->Stop());
-    }
-    return daemon.status();
-  }
-
-  void ExpectRefused(const absl::Status& status, const std::string& named) {
-    EXPECT_FALSE(status.ok());
-    EXPECT_NE(status.message().find(named), absl::string_view::npos) << status;
-    // The first daemon is not disturbed.
-    Worker worker(daemon_.socket());
-    EXPECT_TRUE(worker.Put({next_key_}).ok());
-    EXPECT_EQ(worker.Get({next_key_++}).leading_valid(), 1u);
-  }
-
-  test::LogRecorder log_;  // Before the threads that log.
-  TestDaemon daemon_;
-  TempDir spare_;
-  uint64_t next_key_ = 1;
-};
 
 TEST_F(StartTest, ASecondDaemonOnTheSameDirectoriesIsRefused) {
   ExpectRefused(StartWith([](config::Options&) {}), daemon_.root(0).string());
@@ -161,119 +131,6 @@ TEST_F(StartTest, ARequiredGpuThatIsNotThereIsRefusedWithTheReason) {
                   o.tiers[0].root = spare_.path();
                 }),
                 "gpu.mode is REQUIRED: ");
-}
-
-// A file system whose server never answers.
-class HungMount {
- public:
-  explicit HungMount(std::string at) : at_(std::move(at)) {
-    const std::string options =
-        "fd=" + std::to_string(fuse_.get()) + ",rootmode=40000,user_id=0,group_id=0";
-    mounted_ = fuse_.valid() &&
-               mount("hung", at_.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0;
-  }
-  ~HungMount() {
-    // Everything that waits for it gets an error.
-    fuse_.Reset();
-    if (mounted_) umount2(at_.c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-
- private:
-  const std::string at_;
-  UniqueFd fuse_{open("/dev/fuse", O_RDWR | O_CLOEXEC)};
-  bool mounted_ = false;
-};
-
-TEST_F(StartTest, AHungFileSystemOfATierThatIsNotRequiredDoesNotHoldTheStart) {
-  const HungMount mount(spare_.path());
-  if (!mount.mounted()) GTEST_SKIP() << "mounting a FUSE file system needs root and /dev/fuse";
-  TestDaemon daemon([&](config::Options& o) {
-    o.tiers[1].root = spare_.path();
-    o.tiers[1].required = false;
-  });
-  Worker worker(daemon.socket());
-  EXPECT_TRUE(worker.Put({1}).ok());
-  EXPECT_EQ(worker.Get({1}).leading_valid(), 1u);
-  const auto status = worker.client().GetStatus();
-  ASSERT_TRUE(status.ok());
-  EXPECT_EQ(status->tiers(1).state(), v1::TIER_STATE_OUT);
-  ExpectRefused(StartWith([&](config::Options& o) {
-                  o.tiers.erase(o.tiers.begin());
-                  o.tiers[0].root = spare_.path();
-                }),
-                "does not answer");
-}
-
-// A file system in memory, of so many bytes.
-class SmallMount {
- public:
-  SmallMount(std::string at, uint64_t bytes) : at_(std::move(at)) {
-    const std::string size = "size=" + std::to_string(bytes);
-    mounted_ = mount("small", at_.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, size.c_str()) == 0;
-  }
-  ~SmallMount() {
-    if (mounted_) umount2(at_.c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-  bool Grow(uint64_t bytes) const {
-    const std::string size = "size=" + std::to_string(bytes);
-    return mount("small", at_.c_str(), "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV, size.c_str()) ==
-           0;
-  }
-
- private:
-  const std::string at_;
-  bool mounted_ = false;
-};
-
-TEST_F(StartTest, AFullTierFailsWritesAndReadsGoOn) {
-  const SmallMount mount(spare_.path(), 4 * kMiB);
-  if (!mount.mounted()) GTEST_SKIP() << "mounting a file system needs root";
-  TestDaemon daemon([&](config::Options& o) { o.tiers[1].root = spare_.path(); });
-  Worker worker(daemon.socket());
-  const auto conditions = [&] {
-    const auto status = worker.client().GetStatus();
-    EXPECT_TRUE(status.ok());
-    return std::vector<std::string>(status->conditions().begin(), status->conditions().end());
-  };
-  constexpr char kCondition[] = "tier pfs takes no writes: they fail";
-  const auto first = Keys(1, 8);
-  ASSERT_TRUE(worker.Put(first).ok());
-  daemon.WaitWritten();
-  ASSERT_EQ(daemon.Files(1).size(), 8u);
-  EXPECT_THAT(conditions(), testing::Not(testing::Contains(kCondition)));
-  // Several times what fits: the other tier has all of it.
-  for (uint64_t key = 100; key < 164; key += 8) ASSERT_TRUE(worker.Put(Keys(key, 8)).ok());
-  daemon.WaitUntil([&] { return daemon.stats().tiers[1].writes_out.Get() == 1; },
-                   "the tier takes no writes");
-  EXPECT_THAT(conditions(), testing::Contains(kCondition));
-  EXPECT_EQ(worker.client().GetStatus()->tiers(1).state(), v1::TIER_STATE_DEGRADED);
-  EXPECT_EQ(log_.Count("a tier whose writes fail takes no more of them: tier=pfs"), 1u);
-  EXPECT_GT(daemon.stats().tiers[1].failed_writes.Get(), 0u);
-  EXPECT_EQ(daemon.stats().chunks_lost.Get(), 0u);
-  EXPECT_EQ(daemon.Files(0).size(), 72u);
-  // It still reads, alone.
-  Admin admin(daemon.socket(), kPatience);
-  ASSERT_TRUE(admin.SetTierInService("nvme", false).ok());
-  EXPECT_EQ(worker.Get(first).leading_valid(), 8u);
-  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(worker.Holds(first[i], i));
-  ASSERT_TRUE(admin.SetTierInService("nvme", true).ok());
-  EXPECT_EQ(worker.Get(Keys(100, 64)).leading_valid(), 64u);
-  // With room again it takes writes again, by itself: it is tried once a minute at the least.
-  ASSERT_TRUE(mount.Grow(256 * kMiB));
-  const TimeNs deadline = Now() + 150 * kSecond;
-  while (daemon.stats().tiers[1].writes_out.Get() == 1 && Now() < deadline) sched_yield();
-  ASSERT_EQ(daemon.stats().tiers[1].writes_out.Get(), 0u);
-  EXPECT_THAT(conditions(), testing::Not(testing::Contains(kCondition)));
-  daemon.WaitWritten();
-  const size_t files = daemon.Files(1).size();
-  ASSERT_TRUE(worker.Put(Keys(1000, 2)).ok());
-  daemon.WaitWritten();
-  EXPECT_EQ(daemon.Files(1).size(), files + 2);
-  for (const auto& entry : fs::recursive_directory_iterator(spare_.path())) {
-    EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-")) << entry.path();
-  }
 }
 
 TEST_F(StartTest, WhatIsNotAsItShouldBeIsAConditionAndOneWarningEach) {

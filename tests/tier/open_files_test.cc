@@ -63,5 +63,21 @@ TEST(OpenFilesTest, ForgottenIdleFileLeavesAtOnce) {
   EXPECT_EQ(files.Forget("a"), nullptr);
 }
 
+TEST(OpenFilesTest, AllAreForgottenAndThoseInUseLeaveAfterTheirLastUser) {
+  OpenFiles files(4);
+  OpenFile* used = files.Insert("used");
+  files.Acquire(used);
+  OpenFile* idle = files.Insert("idle");
+  files.Acquire(idle);
+  EXPECT_EQ(files.Release(idle), nullptr);
+  const auto left = files.ForgetAll();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0]->path, "idle");
+  EXPECT_EQ(files.Find("used"), nullptr);
+  EXPECT_EQ(files.EvictIdle(), nullptr);
+  EXPECT_NE(files.Release(used), nullptr);
+  EXPECT_TRUE(files.ForgetAll().empty());
+}
+
 }  // namespace
 }  // namespace kvstream::tier
