@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/gpu_mode.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream {
 namespace {
@@ -45,6 +46,7 @@ class TestDriver final : public gpu::Driver {
     return device_.has_value() ? std::vector<gpu::Device*>{&*device_} : std::vector<gpu::Device*>{};
   }
   const std::string& reason() const override { return reason_; }
+  const std::vector<std::string>& unused() const override { return unused_gpus; }
 
   absl::Status Pin(std::span<std::byte> memory) override {
     if (sizes.size() == failing) return absl::ResourceExhaustedError("no more");
@@ -54,6 +56,7 @@ class TestDriver final : public gpu::Driver {
   }
   void Unpin(std::span<std::byte> memory) override { EXPECT_EQ(pinned.erase(memory.data()), 1u); }
 
+  std::vector<std::string> unused_gpus;
   size_t failing = SIZE_MAX;
   std::vector<uint64_t> sizes;
   // Where slices begin.
@@ -171,6 +174,19 @@ TEST(GpuModeTest, AutoTakesWhatIsThere) {
   ASSERT_TRUE(none.ok());
   EXPECT_THAT((*none)->devices(), IsEmpty());
   EXPECT_EQ((*none)->reason(), "no driver");
+}
+
+TEST(GpuModeTest, EachGpuThatFailedItsStartIsSaidOnce) {
+  const test::LogRecorder log;
+  const auto driver = OpenDriver(config::GpuMode::kAuto, []() -> std::unique_ptr<gpu::Driver> {
+    auto one_of_three = std::make_unique<TestDriver>();
+    one_of_three->unused_gpus = {"GPU-2: no memory", "GPU-3: it fails"};
+    return one_of_three;
+  });
+  ASSERT_TRUE(driver.ok());
+  EXPECT_EQ((*driver)->devices().size(), 1u);
+  EXPECT_EQ(log.Count("a GPU is not used: cause=GPU-2: no memory"), 1u);
+  EXPECT_EQ(log.Count("a GPU is not used"), 2u);
 }
 
 TEST(GpuModeTest, OffOpensNoDriver) {

@@ -173,8 +173,11 @@ void Copier::Look() {
 
 void Copier::SetHung(Lane& lane, bool hung) {
   lane.hung = hung;
-  stats_->hung.Set(lanes_[0].hung || lanes_[1].hung ? 1 : 0);
-  if (hung) {
+  const bool was_hung = stats_->hung.Get() != 0;
+  const bool is_hung = lanes_[0].hung || lanes_[1].hung;
+  if (was_hung == is_hung) return;  // The other lane hangs, which was said.
+  stats_->hung.Set(is_hung ? 1 : 0);
+  if (is_hung) {
     spdlog::error("a GPU hangs, its copies do not end: gpu={}", device_->uuid());
   } else {
     spdlog::warn("a GPU that hung goes on: gpu={}", device_->uuid());

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "server/base/logging.h"
 #include "server/base/mutex.h"
 #include "server/gpu/driver.h"
 
@@ -349,6 +348,7 @@ class CudaDriver final : public Driver {
     return all;
   }
   const std::string& reason() const override { return reason_; }
+  const std::vector<std::string>& unused() const override { return unused_; }
   absl::Status Pin(std::span<std::byte> memory) override;
   void Unpin(std::span<std::byte> memory) override { (void)cudaHostUnregister(memory.data()); }
 
@@ -356,6 +356,7 @@ class CudaDriver final : public Driver {
   DriverCalls calls_;
   std::vector<std::unique_ptr<CudaDevice>> devices_;
   std::string reason_;
+  std::vector<std::string> unused_;
 };
 
 CudaDriver::CudaDriver() {
@@ -377,11 +378,10 @@ CudaDriver::CudaDriver() {
       devices_.push_back(std::move(device));
     } else {
       (void)cudaGetLastError();
-      spdlog::warn("a GPU is not used: cause={}", std::string(status.message()));
-      reason_ = "no GPU: " + std::string(status.message());
+      unused_.emplace_back(status.message());
     }
   }
-  if (!devices_.empty()) reason_.clear();
+  if (devices_.empty()) reason_ = "no GPU: " + unused_.back();
 }
 
 absl::Status CudaDriver::Pin(std::span<std::byte> memory) {

@@ -60,6 +60,8 @@ class Driver {
   // In a fixed order. Empty: none, and `reason` says why.
   virtual std::vector<Device*> devices() = 0;
   virtual const std::string& reason() const = 0;
+  // GPUs that failed their start and are not among the devices: why, a text each, which names it.
+  virtual const std::vector<std::string>& unused() const = 0;
 
   // Locks host memory for all devices, so that copies of it run at the link's speed and do not
   // block. RESOURCE_EXHAUSTED when the system refuses. Any thread.

@@ -62,6 +62,7 @@ struct DeviceStats {
   Counter fragments;
   Counter batches;
   Gauge queued_bytes;  // Asked for and not completed.
+  Counter unclosed;    // Mappings that could not be closed: they are in mapped_bytes for good.
 };
 
 // Notes that a GPU is lost, and says so once.
@@ -145,6 +146,8 @@ class Gpus {
   const DeviceStats& stats(size_t device) const { return *stats_[device]; }
   // Why there is none; empty when there is one.
   const std::string& reason() const { return driver_->reason(); }
+  // As Driver::unused.
+  const std::vector<std::string>& unused() const { return driver_->unused(); }
 
   // Opens a worker's memory and checks the layout against it. `reply` runs on the mapper's thread,
   // once: FAILED_PRECONDITION without such a GPU, INVALID_ARGUMENT for what the driver or the

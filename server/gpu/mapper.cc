@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "server/base/clock.h"
 #include "server/base/logging.h"
 
 namespace kvstream::gpu {
@@ -15,15 +16,8 @@ Mapping::Mapping(Mapper* mapper, Device* device, DeviceStats* stats, uint64_t ad
 }
 
 Mapping::~Mapping() {
-  mapper_->Do([device = device_, stats = stats_, address = address_, bytes = bytes_] {
-    // A lost GPU cannot close it: the memory goes with the process.
-    if (auto status = device->Close(address); !status.ok()) {
-      if (absl::IsUnavailable(status)) MarkLost(*device, stats, status);
-      spdlog::warn("a worker's GPU memory was not closed: bytes={} cause={}", bytes,
-                   std::string(status.message()));
-    }
-    stats->mapped_bytes.Sub(bytes);
-  });
+  mapper_->Do([mapper = mapper_, device = device_, stats = stats_, address = address_,
+               bytes = bytes_] { mapper->Close(device, stats, address, bytes); });
 }
 
 Region::Region(uint32_t device, const RegionSpec& spec, std::optional<BlockLayout> layout,
@@ -49,6 +43,20 @@ void Mapper::Do(absl::AnyInvocable<void()> job) {
   if (stopping_) return;
   jobs_.push_back(std::move(job));
   changed_.NotifyOne();
+}
+
+void Mapper::Close(Device* device, DeviceStats* stats, uint64_t address, uint64_t bytes) {
+  const absl::Status status = device->Close(address);
+  if (status.ok()) {
+    stats->mapped_bytes.Sub(bytes);
+    return;
+  }
+  // A lost GPU cannot close it: the memory goes with the process.
+  if (absl::IsUnavailable(status)) MarkLost(*device, stats, status);
+  stats->unclosed.Add();
+  if (!unclosed_quiet_.IsOver(Now())) return;
+  spdlog::warn("workers' GPU memory cannot be closed: gpu={} bytes={} cause={}", device->uuid(),
+               bytes, std::string(status.message()));
 }
 
 bool Mapper::Stop(TimeNs deadline) {

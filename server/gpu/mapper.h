@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "server/base/mutex.h"
+#include "server/base/quiet_period.h"
 #include "server/gpu/gpu.h"
 
 namespace kvstream::gpu {
@@ -50,6 +51,8 @@ class Mapper {
             absl::AnyInvocable<void(absl::StatusOr<RegionRef>)> reply);
   // Runs a job on the thread, after those given before.
   void Do(absl::AnyInvocable<void()> job);
+  // Closes a mapping, on the thread.
+  void Close(Device* device, DeviceStats* stats, uint64_t address, uint64_t bytes);
   // Finishes what was given and ends the thread. Idempotent. Mappings that are let go later stay
   // open until the process ends. False when `deadline` came first: the driver does not return.
   bool Stop(TimeNs deadline);
@@ -68,7 +71,9 @@ class Mapper {
   std::deque<absl::AnyInvocable<void()>> jobs_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<Key, std::weak_ptr<const Mapping>> open_;  // The thread's.
+  // The thread's.
+  std::map<Key, std::weak_ptr<const Mapping>> open_;
+  QuietPeriod unclosed_quiet_;
   std::thread thread_;
 };
 

@@ -170,6 +170,10 @@ class Numbers final : public prometheus::Collectable {
       AddGauge(1, {{"gpu", source_.gpus->uuid(i)}, {"name", source_.gpus->name(i)}}, &info);
     }
     out->push_back(std::move(info));
+    MetricFamily unused = GaugeFamily("kvstreamd_gpus_unused", "GPUs that failed their start.");
+    const size_t failed = source_.gpus != nullptr ? source_.gpus->unused().size() : 0;
+    AddGauge(static_cast<double>(failed), {}, &unused);
+    out->push_back(std::move(unused));
     metrics::Collect(kGpuGauges, devices, out);
     metrics::Collect(kGpuCounters, devices, out);
   }

@@ -225,6 +225,8 @@ inline constexpr Series<DeviceStats, Counter> kGpuCounters[] = {
     {"kvstreamd_gpu_out_bytes_total", "Bytes copied from the GPU.", &DeviceStats::bytes_out},
     {"kvstreamd_gpu_fragments_total", "Contiguous pieces copied.", &DeviceStats::fragments},
     {"kvstreamd_gpu_batches_total", "Batches of pieces copied.", &DeviceStats::batches},
+    {"kvstreamd_gpu_unclosed_total", "Allocations of workers that could not be closed.",
+     &DeviceStats::unclosed},
 };
 
 // The stats structs hold nothing but numbers, so their sizes tell how many they have: a number

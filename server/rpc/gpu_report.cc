@@ -3,6 +3,9 @@
 namespace kvstream::rpc {
 
 void FillGpus(const gpu::Gpus* gpus, v1::Status* status) {
+  for (size_t i = 0; gpus != nullptr && i < gpus->unused().size(); ++i) {
+    status->add_conditions("a GPU is not used: " + gpus->unused()[i]);
+  }
   if (gpus == nullptr || gpus->size() == 0) {
     status->set_gpu_reason(gpus == nullptr ? "no GPU" : gpus->reason());
     return;
@@ -21,6 +24,7 @@ void FillGpus(const gpu::Gpus* gpus, v1::Status* status) {
     out->set_queued_bytes(stats.queued_bytes.Get());
     out->set_fragments(stats.fragments.Get());
     out->set_batches(stats.batches.Get());
+    out->set_unclosed(stats.unclosed.Get());
   }
 }
 

@@ -79,6 +79,7 @@ class OneSliceDriver final : public gpu::Driver {
 
   std::vector<gpu::Device*> devices() override { return fake_->devices(); }
   const std::string& reason() const override { return fake_->reason(); }
+  const std::vector<std::string>& unused() const override { return fake_->unused(); }
   absl::Status Pin(std::span<std::byte>) override {
     if (pinned_ != 0) return absl::ResourceExhaustedError("no more");
     pinned_ += 1;

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "server/base/clock.h"
-#include "server/base/logging.h"
 #include "server/base/mutex.h"
 #include "server/gpu/gpu.h"
 #include "tests/support/fake_gpu.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::gpu {
 namespace {
@@ -21,7 +21,6 @@ constexpr TimeNs kPatience = 60 * kSecond;
 class GpusTest : public testing::Test {
  protected:
   explicit GpusTest(TimeNs hung_after = Gpus::kHungAfter) : gpus_(driver_.get(), hung_after) {
-    SetLogLevel("off");
     gpus_.Start([this](std::span<const CopyDone> done) {
       MutexLock lock(&mu_);
       for (const CopyDone& d : done) answers_[d.id] = d.code;
@@ -71,6 +70,7 @@ class GpusTest : public testing::Test {
     return spec;
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   std::shared_ptr<FakeGpuControl> control_ = std::make_shared<FakeGpuControl>();
   std::unique_ptr<Driver> driver_ = OpenFakeDriver(2, control_);
   Gpus gpus_;
@@ -214,12 +214,37 @@ TEST_F(GpusTest, AFailedOpenTellsALoss) {
   EXPECT_EQ(gpus_.stats(0).usable.Get(), 0u);
 }
 
+TEST_F(GpusTest, MemoryThatCannotBeClosedIsCountedAndStaysMapped) {
+  control_->close_fails = true;
+  for (int i = 0; i < 3; ++i) {
+    FakeGpuMemory memory(FakeGpuUuid(0), 20 * 64);
+    ASSERT_TRUE(Open(Spec(memory, 64)).ok());
+  }
+  AwaitClosed();
+  EXPECT_EQ(gpus_.stats(0).unclosed.Get(), 3u);
+  EXPECT_EQ(gpus_.stats(0).mapped_bytes.Get(), 3u * 20 * 64);
+  EXPECT_EQ(gpus_.stats(0).usable.Get(), 1u);
+  EXPECT_EQ(log_.Count("workers' GPU memory cannot be closed: gpu=" + FakeGpuUuid(0)), 1u);
+}
+
 class HungGpuTest : public GpusTest {
  protected:
   HungGpuTest() : GpusTest(10 * kMillisecond) {}
 
-  void Submit(uint64_t id) {
-    gpus_.Submit({id, Direction::kToHost, region_, blocks_, 0, 128, host_.data()});
+  void Submit(uint64_t id, Direction direction = Direction::kToHost) {
+    gpus_.Submit({id, direction, region_, blocks_, 0, 128, host_.data()});
+  }
+  // Asks until what is asked for is begun no more. What was begun before is not answered.
+  void AwaitRefused(uint64_t id, Direction direction) {
+    for (const TimeNs deadline = Now() + kPatience; Now() < deadline; ++id) {
+      Submit(id, direction);
+      const TimeNs next = Now() + kMillisecond;
+      MutexLock lock(&mu_);
+      while (!answers_.contains(id) && changed_.WaitUntil(&mu_, next)) {
+      }
+      if (answers_.contains(id)) return;
+    }
+    ADD_FAILURE() << "it does not hang";
   }
   void AwaitHung(uint64_t hung) {
     const TimeNs deadline = Now() + kPatience;
@@ -248,6 +273,29 @@ TEST_F(HungGpuTest, TakesNoMoreUntilItsCopiesEnd) {
   Submit(3);
   EXPECT_EQ(Await(3), absl::StatusCode::kOk);
   EXPECT_EQ(gpus_.stats(0).queued_bytes.Get(), 0u);
+}
+
+TEST_F(HungGpuTest, IsSaidOnceHoweverManyDirectionsHang) {
+  control_->held = true;
+  Submit(1, Direction::kToHost);
+  Submit(2, Direction::kToDevice);
+  AwaitRefused(100, Direction::kToHost);
+  AwaitRefused(200, Direction::kToDevice);
+  EXPECT_EQ(log_.Count("a GPU hangs, its copies do not end"), 1u);
+  control_->held_to_host = true;
+  control_->held = false;
+  EXPECT_EQ(Await(2), absl::StatusCode::kOk);
+  Submit(3, Direction::kToDevice);
+  EXPECT_EQ(Await(3), absl::StatusCode::kOk) << "that direction goes on";
+  EXPECT_EQ(gpus_.stats(0).hung.Get(), 1u);
+  EXPECT_EQ(log_.Count("a GPU that hung goes on"), 0u);
+  control_->held_to_host = false;
+  EXPECT_EQ(Await(1), absl::StatusCode::kOk);
+  AwaitHung(0);
+  Submit(4);
+  EXPECT_EQ(Await(4), absl::StatusCode::kOk);
+  EXPECT_EQ(log_.Count("a GPU that hung goes on"), 1u);
+  EXPECT_EQ(log_.Count("a GPU hangs, its copies do not end"), 1u);
 }
 
 TEST_F(HungGpuTest, DoesNotHoldUpTheStop) {

@@ -172,6 +172,7 @@ const Expected<DeviceStats> kGpu[] = {
     KV_NUMBER(DeviceStats, "gpu_out_bytes_total", bytes_out),
     KV_NUMBER(DeviceStats, "gpu_fragments_total", fragments),
     KV_NUMBER(DeviceStats, "gpu_batches_total", batches),
+    KV_NUMBER(DeviceStats, "gpu_unclosed_total", unclosed),
 };
 
 #undef KV_NUMBER
@@ -214,6 +215,12 @@ class MetricsTest : public testing::Test {
               &gpus};
     }
 
+    static std::shared_ptr<gpu::FakeGpuControl> ThreeUnused() {
+      auto control = std::make_shared<gpu::FakeGpuControl>();
+      control->unused.resize(3, "it fails");
+      return control;
+    }
+
     // As the GPU's copies would set them.
     DeviceStats& StatsOf(size_t gpu) { return const_cast<DeviceStats&>(gpus.stats(gpu)); }
 
@@ -222,7 +229,7 @@ class MetricsTest : public testing::Test {
     RpcStats rpc;
     TierStats tier;
     tier::TierFacts facts;
-    std::unique_ptr<gpu::Driver> driver = gpu::OpenFakeDriver(2);
+    std::unique_ptr<gpu::Driver> driver = gpu::OpenFakeDriver(2, ThreeUnused());
     gpu::Gpus gpus{driver.get()};
   };
 
@@ -277,6 +284,7 @@ TEST_F(MetricsTest, DaemonTiersAndGpusAreDescribed) {
                                "000000000001\",name=\"Fake GPU\"} 1\n"));
   EXPECT_THAT(text_, HasSubstr("\nkvstreamd_pool_configured_bytes 2000\n"));
   EXPECT_THAT(text_, HasSubstr("\nkvstreamd_pool_pinned_bytes 1000\n"));
+  EXPECT_THAT(text_, HasSubstr("\nkvstreamd_gpus_unused 3\n"));
 }
 
 TEST_F(MetricsTest, ADaemonIsReadyUntilItDrainsOrAGpuIsLostOrHangs) {

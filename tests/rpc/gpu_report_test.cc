@@ -43,6 +43,7 @@ TEST_F(GpuReportTest, EachGpuHasItsOwnFigures) {
   StatsOf(1).queued_bytes.Set(5);
   StatsOf(1).fragments.Add(6);
   StatsOf(1).batches.Add(7);
+  StatsOf(1).unclosed.Add(8);
   v1::Status status;
   FillGpus(&gpus_, &status);
   ASSERT_EQ(status.gpus_size(), 2);
@@ -60,6 +61,22 @@ TEST_F(GpuReportTest, EachGpuHasItsOwnFigures) {
   EXPECT_EQ(gpu.queued_bytes(), 5u);
   EXPECT_EQ(gpu.fragments(), 6u);
   EXPECT_EQ(gpu.batches(), 7u);
+  EXPECT_EQ(gpu.unclosed(), 8u);
+  EXPECT_EQ(status.conditions_size(), 0);
+}
+
+TEST_F(GpuReportTest, AGpuThatFailedItsStartIsACondition) {
+  const auto control = std::make_shared<gpu::FakeGpuControl>();
+  control->unused = {"GPU-7: probe: it fails", "GPU-8: no memory"};
+  for (const uint32_t working : {1, 0}) {  // Whether others work or not.
+    const auto driver = gpu::OpenFakeDriver(working, control);
+    const gpu::Gpus gpus(driver.get());
+    v1::Status status;
+    FillGpus(&gpus, &status);
+    EXPECT_EQ(status.gpus_size(), static_cast<int>(working));
+    EXPECT_THAT(status.conditions(), ElementsAre("a GPU is not used: GPU-7: probe: it fails",
+                                                 "a GPU is not used: GPU-8: no memory"));
+  }
 }
 
 TEST_F(GpuReportTest, WithoutAGpuTheDriverSaysWhy) {
@@ -101,6 +118,23 @@ TEST_F(GpuReportTest, ALostGpuIsAConditionAndTheDaemonIsNotReady) {
   // A readiness that is set later does not hide it.
   rig.server->SetReady(true, {});
   EXPECT_FALSE(StatusOf(rig).ready());
+}
+
+TEST_F(GpuReportTest, AHungGpuIsAConditionAndTheDaemonIsNotReadyUntilItGoesOn) {
+  Rig rig(TestLimits(), true, &gpus_);
+  rig.server->SetReady(true, {});
+  const std::string hangs = "GPU " + gpu::FakeGpuUuid(1) + " hangs: its copies do not end";
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(hangs)));
+  StatsOf(1).hung.Set(1);
+  const v1::Status status = StatusOf(rig);
+  EXPECT_FALSE(status.ready());
+  EXPECT_THAT(status.conditions(), Contains(hangs));
+  EXPECT_FALSE(status.gpus(0).hung());
+  EXPECT_TRUE(status.gpus(1).hung());
+  EXPECT_TRUE(status.gpus(1).usable());
+  StatsOf(1).hung.Set(0);
+  EXPECT_TRUE(StatusOf(rig).ready());
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(hangs)));
 }
 
 TEST_F(GpuReportTest, HealthFollowsALostGpuByItself) {

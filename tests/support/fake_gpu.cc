@@ -82,6 +82,7 @@ class FakeDevice final : public Device {
     const auto it = mapped_.find(address);
     KV_CHECK(it != mapped_.end());
     while (control_.close_held) sched_yield();
+    if (control_.close_fails) return absl::InvalidArgumentError("close: it fails, says the test");
     munmap(reinterpret_cast<void*>(address), it->second);
     mapped_.erase(it);
     control_.mappings -= 1;
@@ -102,7 +103,9 @@ class FakeDevice final : public Device {
       lane.waiting.clear();
       return Lost();
     }
-    if (control_.held) return lane.completed;
+    if (control_.held || (control_.held_to_host && direction == Direction::kToHost)) {
+      return lane.completed;
+    }
     for (const auto& batch : lane.waiting) {
       for (const Fragment& fragment : batch) {
         auto* device = reinterpret_cast<std::byte*>(fragment.device);
@@ -144,6 +147,7 @@ class FakeDriver final : public Driver {
     return all;
   }
   const std::string& reason() const override { return reason_; }
+  const std::vector<std::string>& unused() const override { return control_->unused; }
   absl::Status Pin(std::span<std::byte>) override { return absl::OkStatus(); }
   void Unpin(std::span<std::byte>) override {}
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "server/base/unique_fd.h"
 #include "server/gpu/driver.h"
@@ -20,10 +21,16 @@ namespace kvstream::gpu {
 struct FakeGpuControl {
   // Copies are queued and never complete meanwhile.
   std::atomic<bool> held{false};
+  // The same of those from the device alone.
+  std::atomic<bool> held_to_host{false};
   // Close does not return meanwhile.
   std::atomic<bool> close_held{false};
   // Every device is lost.
   std::atomic<bool> lost{false};
+  // Close fails meanwhile.
+  std::atomic<bool> close_fails{false};
+  // As Driver::unused; set before the driver is opened.
+  std::vector<std::string> unused;
   // Opened allocations.
   std::atomic<int> mappings{0};
   // Batches asked for.
