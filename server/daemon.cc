@@ -297,7 +297,8 @@ absl::Status Daemon::StartServers() {
                        configured_pool_bytes_,
                        pinning_->bytes(),
                        "",
-                       started_}};
+                       started_,
+                       &rpc_stats_}};
   facts_.pool_configured_bytes = configured_pool_bytes_;
   facts_.pool_pinned_bytes = pinning_->bytes();
   metrics::MetricsSource source{&facts_, &engine_->stats(), &rpc_stats_, {}, gpus_.get()};

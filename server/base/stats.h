@@ -13,7 +13,8 @@ namespace kvstream {
 // Only grows.
 class Counter {
  public:
-  void Add(uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
+  // Returns what it was before.
+  uint64_t Add(uint64_t n = 1) { return value_.fetch_add(n, std::memory_order_relaxed); }
   uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
 
  private:

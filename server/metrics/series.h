@@ -109,6 +109,9 @@ inline constexpr Series<RpcStats, Gauge> kRpcGauges[] = {
     {"kvstreamd_calls_waiting", "Unary calls that wait for the engine.", &RpcStats::calls_waiting},
     {"kvstreamd_lookup_keys_waiting", "Keys of lookups that wait for the engine.",
      &RpcStats::lookup_keys_waiting},
+    {"kvstreamd_accept_paused",
+     "1 while the handoff socket accepts nobody, for want of descriptors or memory.",
+     &RpcStats::accept_paused},
 };
 
 inline constexpr Series<RpcStats, Counter> kRpcCounters[] = {
@@ -119,6 +122,17 @@ inline constexpr Series<RpcStats, Counter> kRpcCounters[] = {
      &RpcStats::streams_held},
     {"kvstreamd_hellos_missed_total", "Connections and streams that said no hello in time.",
      &RpcStats::hellos_missed},
+    {"kvstreamd_sessions_refused_total", "Handoff connections refused because too many are open.",
+     &RpcStats::sessions_refused},
+    {"kvstreamd_streams_refused_total", "Session streams refused because too many are open.",
+     &RpcStats::streams_refused},
+    {"kvstreamd_sessions_overrun_total",
+     "Sessions that were ended because their client left too many events unread.",
+     &RpcStats::sessions_overrun},
+    {"kvstreamd_namespaces_refused_total", "Namespaces refused because there are too many.",
+     &RpcStats::namespaces_refused},
+    {"kvstreamd_accept_failures_total", "Times that the handoff socket could not accept.",
+     &RpcStats::accept_failures},
 };
 
 inline constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {

@@ -3,16 +3,21 @@
 #include <string>
 
 namespace kvstream::rpc {
+namespace {
+
+constexpr char kRefused[] = "a call was refused, too much waits for the engine";
+
+}  // namespace
 
 absl::StatusOr<CallGate::Room> CallGate::Enter(uint64_t keys) {
   absl::MutexLock lock(&mu_);
   if (calls_ >= limits_.calls_max) {
-    stats_.calls_refused.Add();
+    CountAndWarnOnce(stats_.calls_refused, kRefused);
     return absl::ResourceExhaustedError("call: " + std::to_string(calls_) +
                                         " calls wait already, the limit of calls_max");
   }
   if (keys > limits_.lookup_keys_waiting_max - keys_) {
-    stats_.calls_refused.Add();
+    CountAndWarnOnce(stats_.calls_refused, kRefused);
     return absl::ResourceExhaustedError(
         "prefix_hashes: " + std::to_string(keys) + " keys beside " + std::to_string(keys_) +
         " that wait already, the limit of lookup_keys_waiting_max is " +

@@ -98,6 +98,7 @@ void HandoffServer::Run() {
         epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), WaitMs());
     KV_CHECK(n >= 0 || errno == EINTR);
     if (std::exchange(accept_paused_, false)) {
+      stats_.accept_paused.Set(0);
       Watch(EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListenerTag);
     }
     bool stay = true;
@@ -131,7 +132,8 @@ void HandoffServer::EndSilent() {
     Connection& connection = *connections_.at(hello_due_.begin()->second);
     hello_due_.erase(hello_due_.begin());
     if (!tokens_.RemoveUnused(connection.token)) continue;
-    CountMissedHello(stats_, "a handoff connection");
+    CountAndWarnOnce(stats_.hellos_missed,
+                     "a handoff connection has said no hello in time and was ended");
     Reply(connection,
           absl::DeadlineExceededError("open session: no stream has said hello within " +
                                       std::to_string(options_.limits.hello_max / kMillisecond) +
@@ -191,6 +193,8 @@ void HandoffServer::Accept() {
 void HandoffServer::PauseAccept(int error) {
   Watch(EPOLL_CTL_MOD, listener_.get(), 0, kListenerTag);
   accept_paused_ = true;
+  stats_.accept_failures.Add();
+  stats_.accept_paused.Set(1);
   if (!std::exchange(accept_failed_, true)) {
     spdlog::warn("handoff accept failing, retried every {} ms: {}", kAcceptRetryMs,
                  std::string(ErrnoStatus(error, "accept on", path_.path()).message()));
@@ -199,6 +203,7 @@ void HandoffServer::PauseAccept(int error) {
 
 void HandoffServer::Welcome(UniqueFd fd) {
   if (connections_.size() >= options_.limits.sessions_max) {
+    CountAndWarnOnce(stats_.sessions_refused, "a session was refused, too many are open");
     v1::HandoffReply refusal;
     refusal.set_code(v1::RESOURCE_EXHAUSTED);
     refusal.set_message("open session: " + std::to_string(connections_.size()) +

@@ -43,6 +43,10 @@ grpc::ServerUnaryReactor* KvCacheService::RegisterNamespace(
   }
   const auto registered = namespaces_.Register(TranslateNamespace(request->namespace_()),
                                                TranslateLocalShards(*request));
+  if (absl::IsResourceExhausted(registered.status())) {
+    CountAndWarnOnce(streams_.stats.namespaces_refused,
+                     "a namespace was refused, too many are registered");
+  }
   if (registered.ok()) {
     reply->set_boot_id(RawBytes(facts_.boot_id));
     reply->set_namespace_id(RawBytes((*registered)->id));

@@ -25,6 +25,8 @@ grpc::ServerBidiReactor<v1::ClientMessage, v1::ServerMessage>* SessionStream::St
   context->stats.streams_open.Add();
   const uint64_t streams_max = 2 * context->facts.limits.sessions_max;
   if (context->open_streams.fetch_add(1) >= streams_max) {
+    CountAndWarnOnce(context->stats.streams_refused,
+                     "a session stream was refused, too many are open");
     {
       absl::MutexLock lock(&stream->mu_);
       stream->phase_ = Phase::kFinished;
@@ -111,7 +113,8 @@ void SessionStream::OnHelloLate() {
   {
     absl::MutexLock lock(&mu_);
     if (phase_ != Phase::kHello) return;
-    CountMissedHello(context_.stats, "a stream");
+    CountAndWarnOnce(context_.stats.hellos_missed,
+                     "a stream has said no hello in time and was ended");
     Close(absl::DeadlineExceededError(
         "hello: not received within " +
         std::to_string(context_.facts.limits.hello_max / kMillisecond) + " ms"));
@@ -232,6 +235,8 @@ bool SessionStream::Queue(engine::SessionEvent event) {
   queue_.push_back(std::move(event));
   const uint64_t unread_max = context_.facts.limits.unread_events_bytes_max;
   if (unread_bytes_ <= unread_max) return true;
+  CountAndWarnOnce(context_.stats.sessions_overrun,
+                   "a session was ended, its client does not read its events");
   Close(absl::ResourceExhaustedError("send events: the client left more than " +
                                      std::to_string(unread_max) + " bytes of them unread"));
   DropQueue();

@@ -4,11 +4,8 @@
 
 namespace kvstream::rpc {
 
-void CountMissedHello(RpcStats& stats, std::string_view who) {
-  if (stats.hellos_missed.Get() == 0) {
-    spdlog::warn("{} has said no hello in time and was ended; later ones are only counted", who);
-  }
-  stats.hellos_missed.Add();
+void CountAndWarnOnce(Counter& counter, std::string_view what) {
+  if (counter.Add() == 0) spdlog::warn("{}; later ones are only counted", what);
 }
 
 }  // namespace kvstream::rpc

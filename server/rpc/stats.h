@@ -18,9 +18,19 @@ struct RpcStats {
   Counter streams_held;
   // Streams and handoff connections that never said Hello.
   Counter hellos_missed;
+  // Handoff connections and streams refused because too many are open; namespaces because there are
+  // too many.
+  Counter sessions_refused;
+  Counter streams_refused;
+  Counter namespaces_refused;
+  // Sessions that were ended because their client left too many events unread.
+  Counter sessions_overrun;
+  // Times that the handoff socket could not accept; 1 while it does not try.
+  Counter accept_failures;
+  Gauge accept_paused;
 };
 
-// Counts one, and warns of the first.
-void CountMissedHello(RpcStats& stats, std::string_view who);
+// Counts one, and warns of the first: `what`, which clients can bring about as often as they like.
+void CountAndWarnOnce(Counter& counter, std::string_view what);
 
 }  // namespace kvstream::rpc

@@ -29,6 +29,21 @@ void FillSessions(const engine::EngineStats& stats, v1::SessionsStatus* sessions
   sessions->set_leased_chunks(stats.leased_chunks.Get());
 }
 
+void FillRefusals(const RpcStats& stats, v1::Status* status) {
+  v1::SessionsStatus* sessions = status->mutable_sessions();
+  sessions->set_refused(stats.sessions_refused.Get());
+  sessions->set_streams_refused(stats.streams_refused.Get());
+  sessions->set_overrun(stats.sessions_overrun.Get());
+  sessions->set_hellos_missed(stats.hellos_missed.Get());
+  sessions->set_accept_paused(stats.accept_paused.Get() != 0);
+  status->mutable_operations()->set_calls_refused(stats.calls_refused.Get());
+  status->mutable_index()->set_namespaces_refused(stats.namespaces_refused.Get());
+  if (stats.accept_paused.Get() != 0) {
+    status->add_conditions(
+        "no client can connect: the handoff socket has no descriptor or memory to accept with");
+  }
+}
+
 void FillOperations(const engine::EngineStats& stats, v1::OperationsStatus* operations) {
   operations->set_running(stats.operations_running.Get());
   operations->set_read_steps(stats.read_steps.Get());
@@ -39,6 +54,7 @@ void FillOperations(const engine::EngineStats& stats, v1::OperationsStatus* oper
   operations->set_chunks_stored(stats.chunks_stored.Get());
   operations->set_chunks_existed(stats.chunks_existed.Get());
   operations->set_chunks_dropped(stats.chunks_dropped.Get());
+  operations->set_chunks_lost(stats.chunks_lost.Get());
   operations->set_bytes_delivered(stats.bytes_delivered.Get());
   operations->set_bytes_stored(stats.bytes_stored.Get());
   operations->set_bytes_from_pool(stats.bytes_from_pool.Get());
@@ -154,6 +170,7 @@ void StatusReport::Fill(v1::Status* status) const {
   FillOperations(stats, status->mutable_operations());
   status->mutable_index()->set_chunks(stats.index_chunks.Get());
   status->mutable_index()->set_namespaces(namespaces_.List().size());
+  FillRefusals(*source_.rpc, status);
   FillGpus(source_.gpus, status);
   FillRegions(stats, status->mutable_regions());
   status->set_metrics_address(source_.metrics_address);

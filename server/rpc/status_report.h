@@ -14,6 +14,7 @@
 #include "server/gpu/gpu.h"
 #include "server/rpc/facts.h"
 #include "server/rpc/readiness.h"
+#include "server/rpc/stats.h"
 #include "server/store/namespace.h"
 #include "server/tier/tier.h"
 
@@ -41,6 +42,7 @@ struct StatusSource {
   std::string metrics_address;
   // When the daemon started.
   TimeNs started = 0;
+  const RpcStats* rpc = nullptr;
 };
 
 class StatusReport {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/e2e/raw_session.h"
+#include "tests/support/log_recorder.h"
 #include "tests/support/test_daemon.h"
 
 namespace kvstream {
@@ -54,6 +55,7 @@ class HostileFloodsTest : public testing::Test {
     EXPECT_LE(most, kUnhandledMax + 16);
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   TestDaemon daemon_{[](config::Options& o) {
     o.unhandled_messages_per_session_max = kUnhandledMax;
     o.unread_events_bytes_max = 256 * kKiB;
@@ -80,6 +82,9 @@ TEST_F(HostileFloodsTest, AClientThatReadsNothingLosesItsSession) {
   const grpc::Status end = session.Finish();
   EXPECT_EQ(end.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_NE(end.error_message().find("unread"), std::string::npos) << end.error_message();
+  EXPECT_EQ(daemon_.daemon().rpc_stats().sessions_overrun.Get(), 1u);
+  EXPECT_EQ(worker_.client().GetStatus()->sessions().overrun(), 1u);
+  EXPECT_EQ(log_.Count("a session was ended, its client does not read its events"), 1u);
 }
 
 }  // namespace

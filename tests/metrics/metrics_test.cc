@@ -112,6 +112,12 @@ const Expected<RpcStats> kRpc[] = {
     KV_NUMBER(RpcStats, "calls_refused_total", calls_refused),
     KV_NUMBER(RpcStats, "streams_held_total", streams_held),
     KV_NUMBER(RpcStats, "hellos_missed_total", hellos_missed),
+    KV_NUMBER(RpcStats, "accept_paused", accept_paused),
+    KV_NUMBER(RpcStats, "accept_failures_total", accept_failures),
+    KV_NUMBER(RpcStats, "sessions_refused_total", sessions_refused),
+    KV_NUMBER(RpcStats, "streams_refused_total", streams_refused),
+    KV_NUMBER(RpcStats, "sessions_overrun_total", sessions_overrun),
+    KV_NUMBER(RpcStats, "namespaces_refused_total", namespaces_refused),
 };
 
 const Expected<TierEngineStats> kTierEngine[] = {

@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "server/base/clock.h"
 #include "tests/rpc/rig.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::rpc {
 namespace {
@@ -203,6 +204,7 @@ class CallGateTest : public ::testing::Test {
     EXPECT_EQ(rig_.rpc_stats.lookup_keys_waiting.Get(), 0u);
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   Rig rig_;
   std::string id_;
   std::vector<std::thread> callers_;
@@ -219,6 +221,7 @@ TEST_F(CallGateTest, CallsThatWaitAreBoundedInNumberAndRoomComesBack) {
       rig_.kvcache->UnregisterMemory(&context, v1::UnregisterMemoryRequest(), &reply).error_code(),
       grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(rig_.rpc_stats.calls_refused.Get(), 2u);
+  EXPECT_EQ(log_.Count("a call was refused, too much waits for the engine"), 1u);
   AnswerAll();
   Begin(1);
   AnswerAll();
@@ -243,6 +246,7 @@ Limits Impatient() {
 }
 
 TEST(HelloTest, AStreamThatSaysNothingEnds) {
+  const test::LogRecorder log;
   Rig rig(Impatient());
   grpc::ClientContext context;
   auto stream = rig.kvcache->Session(&context);
@@ -252,10 +256,12 @@ TEST(HelloTest, AStreamThatSaysNothingEnds) {
   EXPECT_EQ(end.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(end.error_message(), "hello: not received within 100 ms");
   EXPECT_EQ(rig.rpc_stats.hellos_missed.Get(), 1u);
+  EXPECT_EQ(log.Count("a stream has said no hello in time and was ended"), 1u);
   EXPECT_TRUE(rig.poster.empty());
 }
 
 TEST(HelloTest, AHandoffConnectionWithoutAStreamEndsAndOneWithAStreamStays) {
+  const test::LogRecorder log;
   Rig rig(Impatient());
   std::unique_ptr<HandoffClient> opened, silent;
   SessionId opened_session, silent_session;
@@ -280,6 +286,7 @@ TEST(HelloTest, AHandoffConnectionWithoutAStreamEndsAndOneWithAStreamStays) {
   ASSERT_TRUE(stream->Write(Heartbeat(1)));
   rig.poster.Next<engine::MessageArrived>();
   EXPECT_EQ(rig.rpc_stats.hellos_missed.Get(), 1u);
+  EXPECT_EQ(log.Count("a handoff connection has said no hello in time and was ended"), 1u);
   context.TryCancel();
   stream->Finish();
 }

@@ -243,7 +243,10 @@ TEST_F(HandoffTest, MoreSessionsThanTheLimitAreRefused) {
   EXPECT_EQ(reply->code(), v1::RESOURCE_EXHAUSTED);
   EXPECT_FALSE(reply->has_welcome());
   EXPECT_FALSE(refused.Receive().has_value());
+  EXPECT_FALSE(HandoffClient(options_.socket.path).Receive()->has_welcome());
   EXPECT_TRUE(poster_.empty());
+  EXPECT_EQ(stats_.sessions_refused.Get(), 2u);
+  EXPECT_EQ(log_.Count("a session was refused, too many are open"), 1u);
 }
 
 TEST_F(HandoffTest, AClientThatReadsNoRepliesIsGivenUpAndOthersAreServed) {
@@ -290,11 +293,14 @@ TEST_F(HandoffTest, AcceptThatFindsNoDescriptorPausesAndGoesOn) {
   EXPECT_EQ(poll(&ready, 1, 400), 0);
   EXPECT_LT(CpuTime() - cpu, 50 * kMillisecond);
   EXPECT_EQ(log_.Count("handoff accept failing"), 1u);
+  EXPECT_GT(stats_.accept_failures.Get(), 1u);
+  while (stats_.accept_paused.Get() == 0 && Now() < deadline) sched_yield();
   EXPECT_EQ(client_->Call(Attach()).code(), v1::INVALID_ARGUMENT);
   EXPECT_TRUE(poster_.empty());
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1);
   poster_.Next<engine::SessionConnected>();
+  EXPECT_EQ(stats_.accept_paused.Get(), 0u);
 }
 
 TEST_F(HandoffTest, DescriptorsAreNotLeaked) {

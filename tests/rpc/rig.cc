@@ -230,6 +230,7 @@ RpcOptions Rig::Options() const {
   options.facts.tier_names = {"nvme", "pfs"};
   options.status.stats = &stats;
   options.status.gpus = gpus;
+  options.status.rpc = &rpc_stats;
   options.status.tiers = {{"nvme", "/nvme", nullptr, "no such directory"},
                           {"pfs", "/pfs", &pfs, ""}};
   return options;

@@ -5,6 +5,7 @@
 
 #include "server/rpc/rpc_server.h"
 #include "tests/rpc/rig.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::rpc {
 namespace {
@@ -219,6 +220,23 @@ TEST(ServiceTest, AnOversizedMessageIsRefused) {
   v1::LookupReply reply;
   EXPECT_EQ(rig.kvcache->Lookup(&context, request, &reply).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST(ServiceTest, MoreNamespacesThanThereMayBeAreRefused) {
+  const test::LogRecorder log;
+  Rig rig;
+  v1::RegisterNamespaceRequest request;
+  *request.mutable_namespace_() = TestNamespace();
+  grpc::Status status;
+  for (size_t i = 0; i < store::NamespaceRegistry::kNamespacesMax + 2; ++i) {
+    request.mutable_namespace_()->set_weights_fingerprint(std::to_string(i));
+    grpc::ClientContext context;
+    v1::RegisterNamespaceReply reply;
+    status = rig.kvcache->RegisterNamespace(&context, request, &reply);
+  }
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(rig.rpc_stats.namespaces_refused.Get(), 2u);
+  EXPECT_EQ(log.Count("a namespace was refused, too many are registered"), 1u);
 }
 
 TEST(ServiceTest, TheSocketHasItsMode) {

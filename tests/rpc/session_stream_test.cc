@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/rpc/rig.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::rpc {
 namespace {
@@ -50,6 +51,7 @@ class SessionStreamTest : public ::testing::Test {
     return stream->Finish();
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   Rig rig_;
   std::unique_ptr<HandoffClient> handoff_;
   SessionId session_;
@@ -258,7 +260,11 @@ TEST_F(SessionStreamTest, MoreStreamsThanTwiceTheSessionsAreRefused) {
     ASSERT_TRUE(streams.back()->Write(HelloWith(token_)));
     rig_.poster.Next<engine::StreamOpened>();
   }
-  EXPECT_EQ(EndOf(HelloWith(token_)).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(EndOf(HelloWith(token_)).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+  EXPECT_EQ(rig_.rpc_stats.streams_refused.Get(), 2u);
+  EXPECT_EQ(log_.Count("a session stream was refused, too many are open"), 1u);
   for (auto& context : contexts) context->TryCancel();
   for (auto& stream : streams) stream->Finish();
 }
