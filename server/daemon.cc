@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "server/base/clock.h"
@@ -187,7 +188,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const config::Options& opt
                                                       OpenGpus open_gpus) {
   RaiseOpenFiles();
   std::unique_ptr<Daemon> daemon(new Daemon(options));
-  if (auto status = daemon->StartParts(open_gpus); !status.ok()) return status;
+  try {
+    if (auto status = daemon->StartParts(open_gpus); !status.ok()) return status;
+  } catch (const std::system_error& e) {  // What the library throws without a thread.
+    return absl::ResourceExhaustedError(std::string("no thread is to be had: ") + e.what() +
+                                        "; raise the limit of processes (ulimit -u, TasksMax)");
+  }
   return daemon;
 }
 
@@ -281,12 +287,12 @@ absl::Status Daemon::StartServers() {
        LimitsOf(options_)},
       engine_.get(), &rpc_stats_);
   if (!handoff.ok()) return handoff.status();
-  handoff_ = std::move(*handoff);
   std::vector<config::TierOptions> open;
   for (const OpenTier& tier : tiers_) {
     if (tier.tier != nullptr) open.push_back(tier.options);
   }
-  engine_->Start(EngineOptionsOf(options_, open), tiers(), handoff_.get());
+  engine_->Start(EngineOptionsOf(options_, open), tiers(), handoff->get());
+  handoff_ = std::move(*handoff);  // Only now: a stop without it asks nothing of the engine.
 
   rpc::RpcOptions rpc{{options_.grpc_socket, options_.socket_mode, options_.socket_group},
                       options_.reflection,

@@ -11,7 +11,12 @@ namespace kvstream::engine {
 
 CopyPool::CopyPool(uint32_t threads, absl::AnyInvocable<void(const CopyResult&)> sink)
     : sink_(std::move(sink)) {
-  for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+  try {
+    for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+  } catch (...) {
+    Stop();  // Those that there are.
+    throw;
+  }
 }
 
 void CopyPool::Stop() {

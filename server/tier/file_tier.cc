@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "server/base/clock.h"
@@ -91,8 +92,16 @@ absl::StatusOr<std::unique_ptr<Tier>> FileTier::Open(const TierOptions& options,
     started = StartWith(IoEngine::kThreads, parts, body.get(), &refused);
   }
   if (!started.ok()) return started;
-  body->housekeeping = std::make_unique<Housekeeping>(
-      parts, [reader = body->reader.get()](const std::string& path) { reader->Forget(path); });
+  try {
+    body->housekeeping = std::make_unique<Housekeeping>(
+        parts, [reader = body->reader.get()](const std::string& path) { reader->Forget(path); });
+  } catch (const std::system_error& e) {
+    // Nothing was asked of the lanes, so they end at once.
+    (void)body->writer->Stop(kNever);
+    (void)body->reader->Stop(kNever);
+    return absl::ResourceExhaustedError("start the housekeeping thread of tier " + options.name +
+                                        ": " + e.what());
+  }
   return std::unique_ptr<Tier>(new FileTier(std::move(body)));
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "server/base/check.h"
@@ -33,7 +34,11 @@ IoLoop::~IoLoop() { KV_CHECK(!thread_.joinable()); }
 absl::Status IoLoop::Start(Options options) {
   thread_name_ = options.thread_name;
   // The queue must be made by the thread that will use it.
-  thread_ = std::thread([this, options = std::move(options)] { Run(options); });
+  try {
+    thread_ = std::thread([this, options = std::move(options)] { Run(options); });
+  } catch (const std::system_error& e) {
+    return absl::ResourceExhaustedError("start thread " + thread_name_ + ": " + e.what());
+  }
   absl::Status status;
   {
     MutexLock lock(&mu_);

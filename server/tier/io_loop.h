@@ -65,7 +65,8 @@ class IoLoop {
   // REQUIRES: Join has returned true, or Start failed or was never called.
   ~IoLoop();
 
-  // Starts the thread and sets up its queue. Errors of Uring::Create and ThreadQueue::Create.
+  // Starts the thread and sets up its queue. Errors of Uring::Create and ThreadQueue::Create, and
+  // RESOURCE_EXHAUSTED where no thread is to be had.
   absl::Status Start(Options options);
   bool registered_buffers() const { return registered_buffers_; }
 
