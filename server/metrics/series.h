@@ -222,6 +222,8 @@ inline constexpr Series<TierStats, Counter> kTierCounters[] = {
      &TierStats::unknown_completions},
     {"kvstreamd_tier_descriptor_shortages_total", "Opens that met the limit of descriptors.",
      &TierStats::descriptor_shortages},
+    {"kvstreamd_tier_temporaries_left_total", "Temporary files that could not be removed.",
+     &TierStats::temporaries_left},
 };
 
 inline constexpr Series<DeviceStats, Gauge> kGpuGauges[] = {

@@ -1,6 +1,7 @@
 #include "server/rpc/status_report.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "server/base/clock.h"
 #include "server/rpc/encode.h"
@@ -83,12 +84,22 @@ void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
     status->add_conditions(tier + " uses buffered I/O: " + facts.buffered_reason);
   }
   if (facts.io_engine == "io_uring" && !facts.registered_buffers) {
-    status->add_conditions(tier +
-                           " reads without registered buffers: the locked-memory limit is low");
+    status->add_conditions(tier + " reads without registered buffers: " +
+                           (facts.registration_error == 0
+                                ? "the locked-memory limit is low"
+                                : std::strerror(facts.registration_error)));
   }
   if (stats.descriptor_shortages.Get() != 0) {
     status->add_conditions(tier +
                            " has met the limit of open files since its start: raise LimitNOFILE");
+  }
+  if (const uint64_t strays = stats.unknown_completions.Get(); strays > 0) {
+    status->add_conditions(tier + " has got " + std::to_string(strays) +
+                           " completions that nobody waits for since its start: a bug");
+  }
+  if (const uint64_t left = stats.temporaries_left.Get(); left > 0) {
+    status->add_conditions(std::to_string(left) + " temporary files of tier " + name +
+                           " could not be removed since its start, and take its room");
   }
 }
 
@@ -139,6 +150,7 @@ void StatusReport::FillTier(uint32_t tier, v1::Status* status) const {
   const tier::TierStats& stats = row.tier->stats();
   AddTierConditions(row.name, facts, stats, status);
   out->set_descriptor_shortages(stats.descriptor_shortages.Get());
+  out->set_temporaries_left(stats.temporaries_left.Get());
   out->set_bytes_read(stats.bytes_read.Get());
   out->set_bytes_written(stats.bytes_written.Get());
   out->set_read_errors(stats.read_errors.Get());

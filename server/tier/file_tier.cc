@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -120,6 +121,13 @@ absl::Status FileTier::StartWith(IoEngine engine, const LaneParts& parts, Body* 
   body->facts.alignment = probed->alignment;
   body->facts.registered_buffers =
       body->reader->registered_buffers() && body->writer->registered_buffers();
+  const int error = body->reader->registration_error() != 0 ? body->reader->registration_error()
+                                                            : body->writer->registration_error();
+  body->facts.registration_error = error;
+  if (error != 0) {
+    spdlog::warn("memory not registered with io_uring, reads cost more CPU: tier={} errno={} ({})",
+                 body->options.name, error, std::strerror(error));
+  }
   return absl::OkStatus();
 }
 

@@ -82,12 +82,8 @@ absl::Status IoLoop::SetUpUring(const Options& options) {
   auto ring = Uring::Create(options.entries);
   if (!ring.ok()) return ring.status();
   if (!options.memory.empty()) {
-    const int error = (*ring)->RegisterBuffers(options.memory);
-    registered_buffers_ = error == 0;
-    if (error != 0) {
-      spdlog::warn("memory not registered with io_uring, reads cost more CPU: thread={} errno={}",
-                   thread_name_, error);
-    }
+    registration_error_ = (*ring)->RegisterBuffers(options.memory);
+    registered_buffers_ = registration_error_ == 0;
   }
   queue_ = *std::move(ring);
   return absl::OkStatus();
@@ -124,7 +120,10 @@ bool IoLoop::Queue(uint64_t number) {
 void IoLoop::Handle(const IoQueue::Event& event) {
   OperationTable::Entry* entry = operations_.Find(event.user_data);
   if (entry == nullptr) {
-    stats_.unknown_completions.Add();
+    if (stats_.unknown_completions.Add() == 0) {
+      spdlog::error("a completion that nobody waits for, a bug: thread={} result={}", thread_name_,
+                    event.result);
+    }
     return;
   }
   if (entry->delayed) {

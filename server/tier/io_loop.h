@@ -69,6 +69,8 @@ class IoLoop {
   // RESOURCE_EXHAUSTED where no thread is to be had.
   absl::Status Start(Options options);
   bool registered_buffers() const { return registered_buffers_; }
+  // Why the kernel did not register the memory; 0 where it did, or was not asked.
+  int registration_error() const { return registration_error_; }
 
   void Submit(const Operation& operation, Done done);
   // Makes the loop call Advance.
@@ -94,6 +96,7 @@ class IoLoop {
   TierStats& stats_;
   std::string thread_name_;
   bool registered_buffers_ = false;
+  int registration_error_ = 0;
   std::atomic<bool> exit_{false};
   std::thread thread_;
 

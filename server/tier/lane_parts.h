@@ -24,4 +24,7 @@ struct LaneParts {
   QueueWrapper wrap;
 };
 
+// An open has met the limit of descriptors: counted, and said of the first of a tier.
+void NoteDescriptorShortage(const LaneParts& parts);
+
 }  // namespace kvstream::tier

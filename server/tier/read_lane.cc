@@ -167,11 +167,7 @@ void ReadLane::OnOpened(OpenFile* file, int32_t result) {
 }
 
 bool ReadLane::RetryOpen(OpenFile* file) {
-  parts_.stats->descriptor_shortages.Add();
-  if (!std::exchange(warned_of_descriptors_, true)) {
-    spdlog::warn("the limit of open files is met, descriptors are closed early: tier={}",
-                 parts_.options->name);
-  }
+  NoteDescriptorShortage(parts_);
   if (std::exchange(file->retried, true)) return false;
   std::unique_ptr<OpenFile> idle = files_.EvictIdle();
   if (idle == nullptr) return false;

@@ -49,6 +49,7 @@ class ReadLane final : private IoLoop::User {
 
   absl::Status Start();
   bool registered_buffers() const { return loop_.registered_buffers(); }
+  int registration_error() const { return loop_.registration_error(); }
 
   void Read(std::span<const ReadRequest> requests);
   // Reads that are asked for later open the path again.
@@ -103,7 +104,6 @@ class ReadLane final : private IoLoop::User {
   std::deque<PendingRead*> ready_;
   uint32_t opens_in_flight_ = 0;
   uint32_t pieces_in_flight_ = 0;
-  bool warned_of_descriptors_ = false;
 };
 
 }  // namespace kvstream::tier

@@ -76,8 +76,10 @@ struct TierFacts {
   std::string buffered_reason;
   // Alignment of direct I/O, bytes.
   uint32_t alignment = 0;
-  // The memory given to the tier is registered with its rings.
+  // The memory given to the tier is registered with its rings. False where there was none to
+  // register, or the kernel refused with this errno.
   bool registered_buffers = false;
+  int registration_error = 0;
 };
 
 // Reads `length` bytes at `offset` of a file into `buffer`. The file is opened as needed.
@@ -149,6 +151,8 @@ struct TierStats {
   Counter unknown_completions;
   // Opens that met the limit of descriptors; each is tried again once where an idle one was closed.
   Counter descriptor_shortages;
+  // Temporaries of writes that could not be removed.
+  Counter temporaries_left;
   Gauge open_files;
 };
 

@@ -17,6 +17,7 @@
 
 #include "server/base/check.h"
 #include "server/base/errno_status.h"
+#include "server/base/logging.h"
 #include "server/base/types.h"
 
 namespace kvstream::tier {
@@ -83,6 +84,9 @@ absl::StatusOr<std::unique_ptr<Uring>> Uring::Create(uint32_t entries) {
         "set up io_uring: no memory, or the locked-memory limit (RLIMIT_MEMLOCK) is too small");
   }
   if (result < 0) return ErrnoStatus(-result, "set up", "io_uring");
+  if ((ring->flags & IORING_SETUP_DEFER_TASKRUN) == 0) {
+    spdlog::info("the kernel is too old for io_uring's best mode, completions cost more CPU");
+  }
   std::unique_ptr<Uring> made(new Uring(std::move(ring), std::move(wake)));
   const absl::Status operations = CheckOperations(made->ring_.get());
   if (!operations.ok()) return operations;

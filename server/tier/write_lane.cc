@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/base/check.h"
+#include "server/base/clock.h"
 #include "server/base/errno_status.h"
 #include "server/base/logging.h"
 #include "server/tier/paths.h"
@@ -93,7 +94,7 @@ void WriteLane::OnOpened(PendingWrite* write, int32_t result) {
   }
   if (result == -ENOENT && !write->made_folders) return MakeNextFolder(write);
   write->Fail(-result);
-  if (result == -EMFILE || result == -ENFILE) parts_.stats->descriptor_shortages.Add();
+  if (result == -EMFILE || result == -ENFILE) NoteDescriptorShortage(parts_);
   if (result == -EINVAL || result == -EEXIST) {
     // Some file systems make the file before they refuse O_DIRECT, and an open that is tried again
     // after EINTR may meet what it made.
@@ -218,8 +219,11 @@ void WriteLane::RemoveTemporary(PendingWrite* write) {
   loop_.Submit(unlink, [this, write](int32_t result) {
     if (result < 0 && result != -ENOENT) {
       // The file is published or not, whatever becomes of the temporary.
-      spdlog::warn("temporary file left behind: tier={} file={} errno={}", parts_.options->name,
-                   write->temporary, -result);
+      parts_.stats->temporaries_left.Add();
+      if (left_quiet_.IsOver(Now())) {
+        spdlog::warn("temporary files are left behind: tier={} file={} errno={}",
+                     parts_.options->name, write->temporary, -result);
+      }
     }
     if (write->exists) {
       OpenExisting(write);

@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "server/base/mutex.h"
+#include "server/base/quiet_period.h"
 #include "server/tier/io_loop.h"
 #include "server/tier/lane_parts.h"
 #include "server/tier/outbox.h"
@@ -33,6 +34,7 @@ class WriteLane final : private IoLoop::User {
 
   absl::Status Start();
   bool registered_buffers() const { return loop_.registered_buffers(); }
+  int registration_error() const { return loop_.registration_error(); }
 
   void Write(WriteRequest request);
   // Tier::Stop. After false the sink is not called any more.
@@ -111,6 +113,7 @@ class WriteLane final : private IoLoop::User {
   // Writes whose next part may be issued, oldest first.
   std::deque<PendingWrite*> ready_;
   uint32_t parts_in_flight_ = 0;
+  QuietPeriod left_quiet_;
 };
 
 }  // namespace kvstream::tier

@@ -166,6 +166,7 @@ const Expected<TierStats> kTier[] = {
     KV_NUMBER(TierStats, "tier_retries_total", retries),
     KV_NUMBER(TierStats, "tier_unknown_completions_total", unknown_completions),
     KV_NUMBER(TierStats, "tier_descriptor_shortages_total", descriptor_shortages),
+    KV_NUMBER(TierStats, "tier_temporaries_left_total", temporaries_left),
 };
 
 const Expected<DeviceStats> kGpu[] = {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -89,6 +90,28 @@ TEST_P(RefusedEngineTest, AutoTakesThreadsAndSaysWhy) {
   recorder_.Await(2);
   EXPECT_EQ(copy.Copy(), file.Copy());
   EXPECT_TRUE((*tier)->Stop(Now() + 60 * kSecond));
+}
+
+TEST(UnregisteredTest, MemoryThatTheKernelDoesNotRegisterIsSaidOnceAndWhy) {
+  const test::LogRecorder log;
+  const TemporaryFolder folder;
+  Recorder recorder;
+  TierOptions options;
+  options.name = "test";
+  options.root = folder.path();
+  options.io_engine = IoEngine::kUring;
+  // Nobody may touch it.
+  void* const memory = mmap(nullptr, kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const auto tier = OpenFileTier(options, {static_cast<std::byte*>(memory), kMiB}, &recorder);
+  ASSERT_TRUE(tier.ok()) << tier.status();
+  EXPECT_FALSE((*tier)->facts().registered_buffers);
+  EXPECT_EQ((*tier)->facts().registration_error, EFAULT);
+  EXPECT_EQ(log.Count("memory not registered with io_uring, reads cost more CPU: tier=test errno=" +
+                      std::to_string(EFAULT)),
+            1u);
+  EXPECT_TRUE((*tier)->Stop(Now() + 60 * kSecond));
+  munmap(memory, kMiB);
 }
 
 TEST_P(RefusedEngineTest, UringThatWasAskedForIsAnError) {

@@ -18,6 +18,7 @@
 #include "server/base/clock.h"
 #include "server/tier/file_tier.h"
 #include "tests/support/faulty_queue.h"
+#include "tests/support/log_recorder.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -72,6 +73,7 @@ class IoFaultTest : public testing::TestWithParam<IoEngine> {
 
   void TearDown() override { EXPECT_TRUE(tier_->Stop(Now() + 60 * kSecond)); }
 
+  test::LogRecorder log_;  // Before the threads that log.
   TemporaryFolder folder_;
   Recorder recorder_;
   std::string path_ = "v1/aa/bb/cc/file.kv";
@@ -147,7 +149,30 @@ TEST_P(IoFaultTest, OpenWithoutADescriptorTakesThePlaceOfAnIdleOne) {
   EXPECT_EQ(Read().code, absl::StatusCode::kOk);
   EXPECT_EQ(copy_.Copy(), file_.Copy());
   EXPECT_EQ(tier_->stats().descriptor_shortages.Get(), 2u);
+  EXPECT_EQ(log_.Count("the limit of open files is met, raise LimitNOFILE: tier=test"), 1u);
   EXPECT_EQ(tier_->stats().open_files.Get(), 1u);
+}
+
+TEST_P(IoFaultTest, AWriteWithoutADescriptorFailsAndSaysSoOnce) {
+  Open(Kind::kOpen, [](int, const Operation&, int32_t result) {
+    if (result >= 0) close(result);
+    return -EMFILE;
+  });
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Write().code, absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(tier_->stats().descriptor_shortages.Get(), 3u);
+  EXPECT_EQ(log_.Count("the limit of open files is met, raise LimitNOFILE: tier=test"), 1u);
+}
+
+TEST_P(IoFaultTest, ATemporaryThatCannotBeRemovedIsCountedAndTheWriteStands) {
+  Open(Kind::kUnlink, [](int, const Operation&, int32_t) { return -EIO; });
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  path_ = "v1/aa/bb/cc/other.kv";
+  ASSERT_EQ(Write().code, absl::StatusCode::kOk);
+  EXPECT_EQ(tier_->stats().temporaries_left.Get(), 2u);
+  EXPECT_EQ(log_.Count("temporary files are left behind: tier=test"), 1u);
+  EXPECT_EQ(Read().code, absl::StatusCode::kOk);
 }
 
 TEST_P(IoFaultTest, FailedReadCompletesAfterItsLastPiece) {

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/base/clock.h"
 #include "server/base/unique_fd.h"
+#include "tests/support/log_recorder.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -107,6 +108,7 @@ class BlockReader final : public IoLoop::User {
 class IoLoopTest : public testing::TestWithParam<IoEngine> {};
 
 TEST_P(IoLoopTest, LeftOverCompletionsAreCountedAndMeanNothing) {
+  const test::LogRecorder log;
   const TemporaryFolder folder;
   const Blocks file = Blocks::Pattern(200 * kBlockBytes, 3);
   const Blocks copy(file.size());
@@ -131,6 +133,7 @@ TEST_P(IoLoopTest, LeftOverCompletionsAreCountedAndMeanNothing) {
   EXPECT_EQ(reader.ends(), std::vector<int>(200, 1));
   EXPECT_EQ(copy.Copy(), file.Copy());
   EXPECT_EQ(stats.unknown_completions.Get(), 2u * 200);
+  EXPECT_EQ(log.Count("a completion that nobody waits for, a bug: thread=test"), 1u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoLoopTest, testing::Values(IoEngine::kUring, IoEngine::kThreads),
