@@ -30,16 +30,20 @@ bool Asides::WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<v
   return true;
 }
 
-void Asides::OnCompletion(const tier::Completion& completion) {
+void Asides::OnCompletion(const tier::Completion& completion, TimeNs now) {
   const auto it = running_.find(completion.ticket);
   KV_CHECK(it != running_.end());
   Aside aside = std::move(it->second);
   running_.erase(it);
+  TierEngineStats& stats = stats_->tiers[completion.tier.value];
   if (completion.code == absl::StatusCode::kOk) {
-    stats_->tiers[completion.tier.value].files_set_aside.Add();
+    stats.files_set_aside.Add();
   } else {
-    spdlog::warn("a damaged file could not be set aside: tier={} file={} errno={}",
-                 tiers_[completion.tier.value]->options().name, *aside.path, completion.error);
+    stats.set_aside_failures.Add();
+    if (failure_quiet_[completion.tier.value].IsOver(now)) {
+      spdlog::warn("damaged files cannot be set aside: tier={} file={} errno={}",
+                   tiers_[completion.tier.value]->options().name, *aside.path, completion.error);
+    }
   }
   for (auto& done : aside.done) done();
 }

@@ -4,6 +4,7 @@
 // Thread rule: the engine loop.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
+#include "server/base/quiet_period.h"
 #include "server/base/types.h"
 #include "server/engine/stats.h"
 #include "server/tier/tier.h"
@@ -34,7 +36,7 @@ class Asides {
              absl::AnyInvocable<void()> done);
   // The same for an attempt that runs already; false, and nothing happens, when none does.
   bool WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<void()> done);
-  void OnCompletion(const tier::Completion& completion);
+  void OnCompletion(const tier::Completion& completion, TimeNs now);
   bool empty() const { return running_.empty(); }
 
  private:
@@ -49,6 +51,7 @@ class Asides {
   std::function<void(TierId, const std::string&)> watcher_ = [](TierId, const std::string&) {};
   absl::flat_hash_map<Ticket, Aside> running_;
   uint64_t next_ticket_ = 1;
+  std::array<QuietPeriod, kTiersMax> failure_quiet_;
 };
 
 }  // namespace kvstream::engine

@@ -132,7 +132,7 @@ void Engine::Turn(Letters* letters, TimeNs now) {
         s.staging.OnWritten(completion, now);
         break;
       case tier::Completion::Kind::kSetAside:
-        s.asides.OnCompletion(completion);
+        s.asides.OnCompletion(completion, now);
         break;
     }
   }
@@ -229,7 +229,7 @@ void Engine::PumpWrites(TierSet demand, TimeNs now) {
 }
 
 void Engine::PublishStats(TimeNs now) {
-  const State& s = *state_;
+  State& s = *state_;
   stats_.pool_used_bytes.Set(s.slots.used());
   stats_.staged_bytes.Set(s.staging.queue().staged_bytes());
   stats_.leases.Set(s.leases.count());

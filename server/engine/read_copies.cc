@@ -13,6 +13,7 @@ void ReadOps::OnRead(const tier::Completion& completion, TimeNs now) {
   now_ = now;
   const auto it = reads_.find(completion.ticket);
   KV_CHECK(it != reads_.end());
+  if (completion.code == absl::StatusCode::kDataLoss) NoteDamage(it->second);
   // The use that the read had passes to its copy, if the router asks for one: take it again there.
   const ContentId content = it->second.content;
   if (completion.code == absl::StatusCode::kOk) {
@@ -22,6 +23,14 @@ void ReadOps::OnRead(const tier::Completion& completion, TimeNs now) {
   Pump(now);
   MaybeForget(completion.ticket);
   EndUse(content);
+}
+
+void ReadOps::NoteDamage(const ReadInFlight& read) {
+  parts_.stats->tiers[read.tier.value].corrupt_reads.Add();
+  if (!damage_quiet_[read.tier.value].IsOver(now_)) return;
+  spdlog::warn("files are damaged, is the device sound? tier={} file={} segment={}",
+               parts_.tiers[read.tier.value]->options().name, plans_.at(read.content).path,
+               read.segment);
 }
 
 void ReadOps::MaybeForget(Ticket read) {
@@ -40,9 +49,7 @@ void ReadOps::OnSegmentCopied(const CopyResult& result, TimeNs now) {
   const ReadInFlight& read = reads_.at(copy.ticket);
   const ContentPlan& plan = plans_.at(read.content);
   if (result.checksum != plan.checksums[read.segment]) {
-    spdlog::warn("a segment failed verification: tier={} file={} segment={}",
-                 parts_.tiers[read.tier.value]->options().name, plan.path, read.segment);
-    parts_.stats->tiers[read.tier.value].corrupt_reads.Add();
+    NoteDamage(read);
     const auto items = std::move(copy.items);
     return EndCopies(result.id, items, absl::StatusCode::kDataLoss, now);
   }

@@ -10,9 +10,6 @@
 namespace kvstream::engine {
 namespace {
 
-// Reads that fail are counted each, and warned about once in so long.
-constexpr TimeNs kWarnEvery = 60 * kSecond;
-
 // Ranks of one model agree on step ids; two models must not meet in one.
 uint64_t StepKey(const ReadStep& step) {
   if (step.step_id == 0) return 0;
@@ -137,6 +134,7 @@ void ReadOps::EndUse(const ContentId& content) {
 void ReadOps::SetTierInService(TierId tier, bool in_service, TimeNs now) {
   router_.SetTierInService(tier, in_service, now);
   parts_.staging->SetTierInService(tier, router_.lane(tier).usable());
+  WarnIfNoneInService();
   Pump(now);
 }
 
@@ -190,8 +188,7 @@ void ReadOps::Execute(const sched::ReplicaFailed& command) {
     parts_.asides->Begin(command.tier, plan.path, plan.key, [] {});
   } else {
     stats.failed_reads.Add();
-    if (now_ < quiet_until_[command.tier.value]) return;
-    quiet_until_[command.tier.value] = now_ + kWarnEvery;
+    if (!failures_quiet_[command.tier.value].IsOver(now_)) return;
     spdlog::warn("a read failed: tier={} file={} code={}",
                  parts_.tiers[command.tier.value]->options().name, plan.path,
                  absl::StatusCodeToString(command.code));
@@ -281,6 +278,7 @@ void ReadOps::Execute(const sched::TierOut& command) {
   spdlog::warn("tier taken out of service: tier={} quarantined_bytes={}",
                parts_.tiers[command.tier.value]->options().name,
                router_.lane(command.tier).quarantined());
+  WarnIfNoneInService();
 }
 
 void ReadOps::Execute(const sched::TierBack& command) {
@@ -288,6 +286,13 @@ void ReadOps::Execute(const sched::TierBack& command) {
   parts_.staging->SetTierInService(command.tier, in_service);
   spdlog::info("tier's quarantine is no longer full: tier={} in_service={}",
                parts_.tiers[command.tier.value]->options().name, in_service);
+  WarnIfNoneInService();
+}
+
+void ReadOps::WarnIfNoneInService() {
+  const bool none = router_.InService().empty();
+  if (std::exchange(none_in_service_, none) == none) return;
+  spdlog::warn("{} tier is in service", none ? "no" : "again a");
 }
 
 }  // namespace kvstream::engine

@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/container/node_hash_map.h"
+#include "server/base/quiet_period.h"
 #include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/engine/asides.h"
@@ -134,6 +135,9 @@ class ReadOps {
   // Answers the router: some of a segment's copies have ended, or a staged chunk's segment.
   void EndCopies(uint64_t copy, std::span<const sched::ItemRef> items, absl::StatusCode code,
                  TimeNs now);
+  // A read has met damage: counts it, and warns.
+  void NoteDamage(const ReadInFlight& read);
+  void WarnIfNoneInService();
   void MaybeForget(Ticket read);
   void EndStagedPart(uint64_t id, bool verified, TimeNs now);
   void CopyToDevice(CopyKind kind, uint64_t id, uint32_t part, const sched::ItemRef& ref,
@@ -163,8 +167,11 @@ class ReadOps {
   uint64_t next_copy_ = 1;                                 // Of both kinds.
   std::vector<std::vector<tier::ReadRequest>> to_submit_;  // By TierId.
   std::vector<OperationId> with_unsent_;
-  std::array<TimeNs, kTiersMax> quiet_until_{};  // No warning about failing reads before then.
-  TimeNs now_ = 0;                               // Of the turn.
+  // Of warnings about failing reads, and about damage.
+  std::array<QuietPeriod, kTiersMax> failures_quiet_;
+  std::array<QuietPeriod, kTiersMax> damage_quiet_;
+  bool none_in_service_ = false;  // And that was said.
+  TimeNs now_ = 0;                // Of the turn.
 };
 
 }  // namespace kvstream::engine

@@ -11,9 +11,6 @@
 namespace kvstream::engine {
 namespace {
 
-// Writes that fail are counted each, and warned about once in so long.
-constexpr TimeNs kWarnEvery = 60 * kSecond;
-
 uint64_t HashOf(const KeyDigest& key) {
   uint64_t hash;
   std::memcpy(&hash, key.bytes.data() + 8, sizeof hash);
@@ -89,6 +86,10 @@ void Staging::Handle(const sched::WriteCommand& command, TimeNs now) {
     Submit(ticket);
   } else if (const auto* dropped = std::get_if<sched::CopyDropped>(&command)) {
     parts_.stats->tiers[dropped->tier.value].writes_dropped.Add();
+    if (dropped_quiet_[dropped->tier.value].IsOver(now)) {
+      spdlog::warn("second copies are given up, the tier or the pool is too busy: tier={}",
+                   parts_.tiers[dropped->tier.value]->options().name);
+    }
   } else if (const auto* finished = std::get_if<sched::ChunkFinished>(&command)) {
     StagedChunk& chunk = *chunks_.at(finished->chunk);
     chunk.finished = true;
@@ -98,6 +99,9 @@ void Staging::Handle(const sched::WriteCommand& command, TimeNs now) {
     }
     if (finished->written.empty()) {
       parts_.stats->chunks_lost.Add();
+      if (lost_quiet_.IsOver(now)) {
+        spdlog::warn("stored chunks are lost, every write of them failed: file={}", chunk.path);
+      }
       Notify(chunk, absl::StatusCode::kUnavailable);
     }
     MaybeFree(finished->chunk);
@@ -109,13 +113,18 @@ void Staging::Condemn(StagedId id, TimeNs now) {
   if (chunk.damaged) return;
   chunk.damaged = true;
   parts_.stats->staged_chunks_damaged.Add();
-  if (now >= damage_quiet_until_) {
-    damage_quiet_until_ = now + kWarnEvery;
+  if (damage_quiet_.IsOver(now)) {
     spdlog::error("staged chunks change in the pool, is the memory sound? file={}", chunk.path);
   }
   if (chunk.finished) return;
   parts_.index->RemoveStaged(chunk.key, chunk.content);
   by_key_.erase(chunk.key);
+}
+
+void Staging::WarnOfNoRoom(TimeNs now) {
+  if (!no_room_quiet_.IsOver(now)) return;
+  spdlog::warn("stores find no room in the pool, chunks are dropped: staged_bytes={}",
+               queue_.staged_bytes());
 }
 
 void Staging::NoteAside(TierId tier, const std::string& path) {
@@ -152,11 +161,10 @@ void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
     Published(chunk, tier, chunk.content, chunk.checksums);
     stats.chunks_written.Add();
   } else if (completion.code == absl::StatusCode::kAlreadyExists) {
-    if (!MeetExisting(completion.ticket, write, completion, &ok)) return;
+    if (!MeetExisting(completion.ticket, write, completion, &ok, now)) return;
   }
   if (!ok && !chunk.damaged) stats.failed_writes.Add();
-  if (!ok && !chunk.damaged && now >= quiet_until_[tier.value]) {
-    quiet_until_[tier.value] = now + kWarnEvery;
+  if (!ok && !chunk.damaged && failures_quiet_[tier.value].IsOver(now)) {
     spdlog::warn("writes fail: tier={} file={} code={} errno={} ({})",
                  parts_.tiers[tier.value]->options().name, chunk.path,
                  absl::StatusCodeToString(completion.code), completion.error,
@@ -168,7 +176,7 @@ void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
 }
 
 bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion,
-                           bool* ok) {
+                           bool* ok, TimeNs now) {
   StagedChunk& chunk = *chunks_.at(write.chunk);
   if (std::exchange(write.met_damaged, false)) {
     Submit(ticket);
@@ -187,6 +195,10 @@ bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& 
   if (write.retried || header.status().code() == absl::StatusCode::kUnimplemented) return true;
   write.retried = true;
   parts_.stats->tiers[write.tier.value].corrupt_reads.Add();
+  if (met_quiet_[write.tier.value].IsOver(now)) {
+    spdlog::warn("stores meet damaged files, which are replaced: tier={} file={}",
+                 parts_.tiers[write.tier.value]->options().name, chunk.path);
+  }
   // It may be one that we took for whole, and know by this name.
   parts_.index->RemoveReplicas(chunk.key, write.tier);
   parts_.asides->Begin(write.tier, chunk.path, chunk.key, [this, ticket] { Submit(ticket); });

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "server/base/quiet_period.h"
 #include "server/base/types.h"
 #include "server/engine/asides.h"
 #include "server/engine/stats.h"
@@ -88,6 +89,9 @@ class Staging {
   // further copy of it is begun.
   void Condemn(StagedId id, TimeNs now);
 
+  // Chunks of a store have found no room in time, and are dropped.
+  void WarnOfNoRoom(TimeNs now);
+
   void OnWritten(tier::Completion& completion, TimeNs now);
   // Writes go to a tier that is in service and whose writes are not out.
   void SetTierInService(TierId tier, bool in_service);
@@ -122,7 +126,8 @@ class Staging {
   void Published(StagedChunk& chunk, TierId tier, const ContentId& content,
                  const std::vector<uint64_t>& checksums);
   // What to make of a name that is taken. False: the write is not over yet.
-  bool MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion, bool* ok);
+  bool MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion, bool* ok,
+                    TimeNs now);
   void Notify(StagedChunk& chunk, absl::StatusCode code);
   void MaybeFree(StagedId id);
 
@@ -133,9 +138,14 @@ class Staging {
   absl::flat_hash_map<Ticket, Write> writes_;
   TierSet out_of_service_;
   TierSet writes_out_;
-  // No warning before then: about failing writes, and about damage in the pool.
-  std::array<TimeNs, kTiersMax> quiet_until_{};
-  TimeNs damage_quiet_until_ = 0;
+  // Of warnings: about failing writes, damaged files that writes meet, second copies given up,
+  // chunks that are lost, chunks without room, and damage in the pool.
+  std::array<QuietPeriod, kTiersMax> failures_quiet_;
+  std::array<QuietPeriod, kTiersMax> met_quiet_;
+  std::array<QuietPeriod, kTiersMax> dropped_quiet_;
+  QuietPeriod lost_quiet_;
+  QuietPeriod no_room_quiet_;
+  QuietPeriod damage_quiet_;
   uint64_t next_id_ = 1;
   uint64_t next_ticket_ = 1;
   std::vector<DurableNotice> notices_;

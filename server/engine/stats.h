@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "server/base/cause.h"
 #include "server/base/stats.h"
 #include "server/base/types.h"
 
@@ -19,6 +20,9 @@ struct TierEngineStats {
   Gauge writes_hang;
   // Some of its reads or writes failed lately, or writes are out.
   Gauge degraded;
+  // Its oldest read is late, and it has given nothing back for a second; and how often it was so.
+  Gauge late;
+  Counter times_late;
   // It is being tried again.
   Gauge probing;
   Counter probes;
@@ -37,6 +41,8 @@ struct TierEngineStats {
   Counter segments_read;
   // Segments read again from this tier because another was late.
   Counter segments_hedged;
+  // Reads of bytes that failed verification, and of files that ended before they did; stores that
+  // met a damaged file.
   Counter corrupt_reads;
   Counter missing_files;
   Counter failed_reads;
@@ -47,6 +53,8 @@ struct TierEngineStats {
   Counter writes_dropped;
   // Damaged files taken out of their names.
   Counter files_set_aside;
+  // Those that could not be: they may still have their names.
+  Counter set_aside_failures;
   // Times that the tier was taken out of service.
   Counter times_out;
   // Its files are being scrubbed; then what scrubs have read, found damaged, made whole again, and
@@ -59,8 +67,18 @@ struct TierEngineStats {
   Counter scrub_unreadable;
 };
 
+// What its numbers do not tell; empty while there is nothing to tell.
+struct TierCauses {
+  // What the last read and the last write that failed met.
+  Cause reads;
+  Cause writes;
+  // What the last try of a tier that is out met.
+  Cause probe;
+};
+
 struct EngineStats {
   std::array<TierEngineStats, kTiersMax> tiers;
+  std::array<TierCauses, kTiersMax> causes;
 
   Gauge pool_bytes;
   Gauge pool_reserved_bytes;

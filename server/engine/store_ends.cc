@@ -112,6 +112,7 @@ void StoreOps::Tick(TimeNs now) {
       EndEarly(id, absl::StatusCode::kDeadlineExceeded, now);
     } else {
       DropUnadmitted(id, operation, absl::StatusCode::kResourceExhausted);
+      parts_.staging->WarnOfNoRoom(now);
       SetTimer(id, operation);
       MaybeEnd(id, now);
     }

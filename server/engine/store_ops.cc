@@ -89,6 +89,7 @@ StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, T
   }
   const ChunkShape shape{chunk.bytes, operation.name_space->spec.segment_bytes};
   if (!CanEverFit(shape)) {
+    parts_.staging->WarnOfNoRoom(now);
     Release(id, operation, index, absl::StatusCode::kResourceExhausted, false);
     return Admission::kDone;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -22,6 +23,11 @@ bool IsOurShortage(const tier::Completion& completion) {
   return completion.error == EMFILE || completion.error == ENFILE || completion.error == ENOMEM;
 }
 
+std::string WhatFailed(const tier::Completion& completion) {
+  return completion.error != 0 ? std::strerror(completion.error)
+                               : absl::StatusCodeToString(completion.code);
+}
+
 }  // namespace
 
 void TierKeeper::NoteRead(const tier::Completion& completion, const ContentId& content,
@@ -36,6 +42,7 @@ void TierKeeper::NoteRead(const tier::Completion& completion, const ContentId& c
       completion.code == absl::StatusCode::kDataLoss || IsOurShortage(completion)) {
     return;
   }
+  CausesOf(completion.tier).reads.Set(WhatFailed(completion));
   if (std::find(keep.failed.begin(), keep.failed.end(), content) != keep.failed.end()) return;
   keep.failed.push_back(content);
   keep.health.NoteRead(false, now);
@@ -47,6 +54,7 @@ void TierKeeper::NoteWrite(const tier::Completion& completion, TimeNs now) {
   if (IsOurShortage(completion)) return;
   const bool ok = completion.code == absl::StatusCode::kOk ||
                   completion.code == absl::StatusCode::kAlreadyExists;
+  if (!ok) CausesOf(completion.tier).writes.Set(WhatFailed(completion));
   keeps_[completion.tier.value].health.NoteWrite(ok, now);
   if (!ok) Apply(now);
 }
@@ -79,13 +87,13 @@ void TierKeeper::ApplyReads(TierId tier, TimeNs now) {
   const sched::TierLane& lane = parts_.reads->router().lane(tier);
   if (std::exchange(keep.reads_were_out, out) != out) {
     if (out && lane.usable()) parts_.stats->tiers[tier.value].times_out.Add();
-    spdlog::warn("a tier whose reads fail {}: tier={}", out ? "goes out of service" : "works again",
-                 parts_.tiers[tier.value]->options().name);
+    spdlog::warn("a tier whose reads fail {}: tier={} cause={}",
+                 out ? "goes out of service" : "works again",
+                 parts_.tiers[tier.value]->options().name, CausesOf(tier).reads.Get());
   }
   const bool in_service = !keep.held_out && !out;
   if (lane.held_out() != in_service) return;
   parts_.reads->SetTierInService(tier, in_service, now);
-  if (parts_.reads->router().InService().empty()) spdlog::warn("no tier is in service");
 }
 
 void TierKeeper::ApplyWrites(TierId tier, bool others_take) {
@@ -113,9 +121,9 @@ void TierKeeper::Try(TierId tier) {
     // It may never come back, and then it stays behind with all that it touches.
     std::thread(std::move(work)).detach();
   } catch (const std::system_error& e) {
-    spdlog::warn("no thread to try a tier with: cause={}", e.what());
     const MutexLock lock(&keep.result->mu);
-    keep.result->status = absl::ResourceExhaustedError(e.what());
+    keep.result->status =
+        absl::ResourceExhaustedError(std::string("no thread to try it with: ") + e.what());
   }
 }
 
@@ -129,10 +137,13 @@ void TierKeeper::TakeResult(TierId tier, TimeNs now) {
   }
   keep.result = nullptr;
   keep.health.ProbeEnded(status.ok(), now);
-  if (!status.ok()) {
-    spdlog::debug("a tier still fails: tier={} cause={}", parts_.tiers[tier.value]->options().name,
-                  std::string(status.message()));
+  const std::string cause(status.message());
+  CausesOf(tier).probe.Set(cause);
+  if (!status.ok() && !keep.probe_failed) {
+    spdlog::warn("a tier was tried again in vain, and will be: tier={} cause={}",
+                 parts_.tiers[tier.value]->options().name, cause);
   }
+  keep.probe_failed = !status.ok();
   Apply(now);
 }
 
@@ -164,8 +175,21 @@ void TierKeeper::Tick(TimeNs now) {
   }
 }
 
-void TierKeeper::PublishStats(TimeNs now) const {
+void TierKeeper::NoteLate(TierId tier, bool late, TimeNs now) {
+  TierEngineStats& stats = parts_.stats->tiers[tier.value];
+  const bool was = stats.late.Get() != 0;
+  stats.late.Set(late ? 1 : 0);
+  if (!late || was) return;
+  stats.times_late.Add();
+  if (keeps_[tier.value].late_quiet.IsOver(now)) {
+    spdlog::warn("reads are late and nothing comes back, a tier may hang: tier={}",
+                 parts_.tiers[tier.value]->options().name);
+  }
+}
+
+void TierKeeper::PublishStats(TimeNs now) {
   for (uint32_t t = 0; t < parts_.tiers.size(); ++t) {
+    NoteLate(TierId{t}, parts_.reads->router().Silent(TierId{t}, now), now);
     const Keep& keep = keeps_[t];
     TierEngineStats& stats = parts_.stats->tiers[t];
     stats.held_out.Set(keep.held_out ? 1 : 0);

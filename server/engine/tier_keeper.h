@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "server/base/mutex.h"
+#include "server/base/quiet_period.h"
 #include "server/base/types.h"
 #include "server/engine/read_ops.h"
 #include "server/engine/staging.h"
@@ -34,7 +36,7 @@ class TierKeeper {
     bool threads = true;
   };
   TierKeeper(const Parts& parts, const sched::TierHealthOptions& options) : parts_(parts) {
-    keeps_.resize(parts.tiers.size(), Keep{sched::TierHealth(options)});
+    for (size_t i = 0; i < parts.tiers.size(); ++i) keeps_.emplace_back(sched::TierHealth(options));
   }
 
   // A read of a content or a write has ended. Many reads of one file are one failure: it may be the
@@ -47,7 +49,7 @@ class TierKeeper {
   // Silent writes, and tries that are due or over.
   void Tick(TimeNs now);
   TimeNs NextDeadline() const;
-  void PublishStats(TimeNs now) const;
+  void PublishStats(TimeNs now);
 
  private:
   // What a try has found, once it has.
@@ -62,6 +64,8 @@ class TierKeeper {
     bool held_out = false;  // By an operator.
     bool reads_were_out = false;
     bool takes_no_writes = false;
+    bool probe_failed = false;  // Since it went out, and that was said.
+    QuietPeriod late_quiet;
     // Contents of which reads have failed since one went well.
     absl::InlinedVector<ContentId, 8> failed;
     std::shared_ptr<Result> result;  // Of the try that runs.
@@ -75,9 +79,11 @@ class TierKeeper {
   void ApplyWrites(TierId tier, bool others_take);
   void Try(TierId tier);
   void TakeResult(TierId tier, TimeNs now);
+  void NoteLate(TierId tier, bool late, TimeNs now);
+  TierCauses& CausesOf(TierId tier) { return parts_.stats->causes[tier.value]; }
 
   const Parts parts_;
-  std::vector<Keep> keeps_;  // By TierId.
+  std::deque<Keep> keeps_;  // By TierId.
   TimeNs next_deadline_ = kNever;
 };
 

@@ -145,6 +145,9 @@ inline constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
      &TierEngineStats::writes_hang},
     {"kvstreamd_tier_degraded", "1 while I/O of the tier failed lately, or it takes no writes.",
      &TierEngineStats::degraded},
+    {"kvstreamd_tier_late",
+     "1 while the tier's oldest read is late and it has given nothing back for a second.",
+     &TierEngineStats::late},
     {"kvstreamd_tier_probing", "1 while the tier is being tried again.", &TierEngineStats::probing},
     {"kvstreamd_tier_scrubbing", "1 while the tier's files are being scrubbed.",
      &TierEngineStats::scrubbing},
@@ -173,7 +176,8 @@ inline constexpr Series<TierEngineStats, Counter> kTierEngineCounters[] = {
     {"kvstreamd_tier_segments_hedged_total",
      "Segments read again from this tier because another was late, or would have been later.",
      &TierEngineStats::segments_hedged},
-    {"kvstreamd_tier_corrupt_reads_total", "Reads whose bytes failed verification.",
+    {"kvstreamd_tier_corrupt_reads_total",
+     "Reads that met damaged bytes or a file cut short, and stores that met a damaged file.",
      &TierEngineStats::corrupt_reads},
     {"kvstreamd_tier_missing_files_total", "Reads that found no file.",
      &TierEngineStats::missing_files},
@@ -189,6 +193,11 @@ inline constexpr Series<TierEngineStats, Counter> kTierEngineCounters[] = {
      &TierEngineStats::writes_dropped},
     {"kvstreamd_tier_files_set_aside_total", "Damaged files taken out of their names.",
      &TierEngineStats::files_set_aside},
+    {"kvstreamd_tier_set_aside_failures_total",
+     "Damaged files that could not be taken out of their names.",
+     &TierEngineStats::set_aside_failures},
+    {"kvstreamd_tier_late_total", "Times that reads of the tier became late.",
+     &TierEngineStats::times_late},
     {"kvstreamd_tier_probes_total", "Times that a failing tier was tried again.",
      &TierEngineStats::probes},
     {"kvstreamd_tier_outages_total", "Times that the tier was taken out of service.",
@@ -256,6 +265,7 @@ static_assert(sizeof(RpcStats) ==
 static_assert(sizeof(DeviceStats) ==
               std::size(kGpuGauges) * sizeof(Gauge) + std::size(kGpuCounters) * sizeof(Counter));
 static_assert(sizeof(EngineStats) == kTiersMax * sizeof(TierEngineStats) +
+                                         sizeof(EngineStats::causes) +
                                          std::size(kEngineGauges) * sizeof(Gauge) +
                                          std::size(kEngineCounters) * sizeof(Counter) +
                                          std::size(kEngineHistograms) * sizeof(Histogram));

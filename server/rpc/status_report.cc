@@ -64,6 +64,7 @@ void FillOperations(const engine::EngineStats& stats, v1::OperationsStatus* oper
 void FillTierFromEngine(const engine::TierEngineStats& stats, v1::TierStatus* out) {
   out->set_chunks_written(stats.chunks_written.Get());
   out->set_corrupt_reads(stats.corrupt_reads.Get());
+  out->set_set_aside_failures(stats.set_aside_failures.Get());
   out->set_in_flight_bytes(stats.in_flight_bytes.Get());
   out->set_window_bytes(stats.window_bytes.Get());
   out->set_quarantined_bytes(stats.quarantined_bytes.Get());
@@ -109,12 +110,66 @@ v1::TierState StateOf(const engine::TierEngineStats& stats) {
     const bool by_health = stats.failing.Get() != 0 && stats.held_out.Get() == 0;
     return probing && by_health ? v1::TIER_STATE_PROBING : v1::TIER_STATE_OUT;
   }
-  return probing || stats.degraded.Get() != 0 ? v1::TIER_STATE_DEGRADED : v1::TIER_STATE_OK;
+  const bool degraded = stats.degraded.Get() != 0 || stats.late.Get() != 0;
+  return probing || degraded ? v1::TIER_STATE_DEGRADED : v1::TIER_STATE_OK;
 }
 
-std::string WhyOut(const engine::TierEngineStats& stats) {
+std::string InBrackets(const std::string& cause) { return cause.empty() ? "" : " (" + cause + ")"; }
+
+std::string LastFailures(const engine::TierCauses& causes) {
+  std::string text;
+  if (const std::string read = causes.reads.Get(); !read.empty()) {
+    text = "; the last read that failed: " + read;
+  }
+  if (const std::string write = causes.writes.Get(); !write.empty()) {
+    text += "; the last write that failed: " + write;
+  }
+  return text;
+}
+
+// Of a tier that is out, or takes no writes, because they fail.
+std::string TriedInVain(const engine::TierCauses& causes) {
+  const std::string probe = causes.probe.Get();
+  return probe.empty() ? "" : "; tried again in vain: " + probe;
+}
+
+std::string WhyOut(const engine::TierEngineStats& stats, const engine::TierCauses& causes) {
   if (stats.held_out.Get() != 0) return "taken out by an operator";
-  return stats.failing.Get() != 0 ? "its reads fail" : "its quarantine is full";
+  if (stats.failing.Get() == 0) return "its quarantine is full";
+  return "its reads fail" + InBrackets(causes.reads.Get()) + TriedInVain(causes);
+}
+
+std::string WhyNoWrites(const engine::TierEngineStats& stats, const engine::TierCauses& causes) {
+  if (stats.writes_hang.Get() != 0) return "they do not end";
+  return "they fail" + InBrackets(causes.writes.Get()) +
+         (stats.failing.Get() != 0 ? "" : TriedInVain(causes));
+}
+
+// What its health says, its reads, and what became of its files.
+void AddEngineConditions(const std::string& name, const engine::TierEngineStats& stats,
+                         const engine::TierCauses& causes, v1::Status* status) {
+  const std::string tier = "tier " + name;
+  const bool out = stats.out.Get() != 0;
+  if (out) {
+    status->add_conditions(tier + " is out of service: " + WhyOut(stats, causes));
+  } else if (stats.late.Get() != 0) {
+    status->add_conditions(tier + " may hang: its reads are late and nothing comes back");
+  }
+  if (stats.writes_out.Get() != 0) {
+    status->add_conditions(tier + " takes no writes: " + WhyNoWrites(stats, causes));
+  } else if (!out && stats.degraded.Get() != 0) {
+    status->add_conditions("some I/O of " + tier + " failed in the last minute" +
+                           LastFailures(causes));
+  }
+  if (const uint64_t damaged = stats.corrupt_reads.Get(); damaged > 0) {
+    status->add_conditions(std::to_string(damaged) +
+                           " reads and stores have met damaged files of " + tier +
+                           " since the start: its device may fail");
+  }
+  if (const uint64_t failures = stats.set_aside_failures.Get(); failures > 0) {
+    status->add_conditions(std::to_string(failures) + " damaged files of " + tier +
+                           " could not be set aside since the start");
+  }
 }
 
 }  // namespace
@@ -133,13 +188,7 @@ void StatusReport::FillTier(uint32_t tier, v1::Status* status) const {
     return;
   }
   out->set_state(StateOf(engine_stats));
-  if (engine_stats.out.Get() != 0) {
-    status->add_conditions("tier " + row.name + " is out of service: " + WhyOut(engine_stats));
-  }
-  if (engine_stats.writes_out.Get() != 0) {
-    status->add_conditions("tier " + row.name + " takes no writes: they " +
-                           (engine_stats.writes_hang.Get() != 0 ? "do not end" : "fail"));
-  }
+  AddEngineConditions(row.name, engine_stats, source_.stats->causes[tier], status);
   const tier::TierFacts& facts = row.tier->facts();
   out->set_io_engine(facts.io_engine);
   out->set_direct(facts.direct);
@@ -176,6 +225,10 @@ void StatusReport::Fill(v1::Status* status) const {
     status->add_conditions(std::to_string(damaged) +
                            " staged chunks have changed in the pool since "
                            "the start and were withdrawn: its memory may fail");
+  }
+  if (const uint64_t lost = stats.chunks_lost.Get(); lost > 0) {
+    status->add_conditions(std::to_string(lost) +
+                           " stored chunks were lost since the start: every write of them failed");
   }
   FillPool(source_, status->mutable_pool());
   FillSessions(stats, status->mutable_sessions());

@@ -98,6 +98,8 @@ class Router {
   bool HasDemand(TierId tier) const {
     return lanes_[tier.value].in_flight() > 0 || queued_[tier.value] > 0;
   }
+  // Whether its oldest read is late and it has given nothing back for a while.
+  bool Silent(TierId tier, TimeNs now) const { return Silent(lanes_[tier.value], now); }
   size_t batches() const { return batches_.size(); }
   // Reads begun because another tier was late, or would have been later, by tier.
   uint64_t hedges(TierId tier) const { return hedges_[tier.value]; }

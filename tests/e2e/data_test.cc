@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/log_recorder.h"
 #include "tests/support/test_daemon.h"
 
 namespace kvstream {
@@ -91,6 +92,7 @@ TEST(DataTest, AStepLargerThanThePoolFlowsThroughIt) {
 }
 
 TEST(DataTest, StoresWithoutRoomAreDroppedAndNothingElseIsLost) {
+  const test::LogRecorder log;
   TestDaemon daemon([](config::Options& o) {
     o.pool_bytes = 16 * kMiB;
     o.pool_reserved_bytes = 8 * kMiB;
@@ -109,6 +111,8 @@ TEST(DataTest, StoresWithoutRoomAreDroppedAndNothingElseIsLost) {
     EXPECT_EQ(chunks[i].code, i < 8 ? v1::OK : v1::RESOURCE_EXHAUSTED) << i;
   }
   EXPECT_EQ(daemon.stats().chunks_dropped.Get(), 24u);
+  EXPECT_EQ(worker.client().GetStatus()->operations().chunks_dropped(), 24u);
+  EXPECT_EQ(log.Count("stores find no room in the pool, chunks are dropped"), 1u);
   EXPECT_EQ(worker.Look(Keys(1, 32)), 8u);
 }
 

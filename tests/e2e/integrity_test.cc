@@ -1,6 +1,7 @@
 // Damage on disk: never delivered, the other replica is, the event is counted, and the name can be
 // used again.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -119,7 +120,7 @@ TEST_F(IntegrityTest, DamageOnTheOnlyReplicaIsAMissAndTheNameCanBeStoredAgain) {
   FlipBit(daemon_.Files(0).at(0), kHeaderBytes + 70000, 3);
   ExpectDamageIsFoundAndNothingWrongDelivered(0);
   EXPECT_EQ(Corrupt(0), 1u);
-  EXPECT_EQ(log_.Count("a segment failed verification: tier=nvme"), 1u);
+  EXPECT_EQ(log_.Count("files are damaged, is the device sound? tier=nvme"), 1u);
   ASSERT_TRUE(worker_.Put({1}).ok());
   daemon_.WaitWritten();
   EXPECT_EQ(worker_.Get({1}).leading_valid(), 1u);
@@ -127,9 +128,34 @@ TEST_F(IntegrityTest, DamageOnTheOnlyReplicaIsAMissAndTheNameCanBeStoredAgain) {
   EXPECT_EQ(daemon_.Files(0).size(), 1u);
 }
 
+TEST_F(IntegrityTest, DamageWithoutEndIsCountedEachAndSaidOnce) {
+  const auto keys = Keys(100, 32);
+  ASSERT_TRUE(worker_.Put(keys).ok());
+  daemon_.WaitWritten();
+  const auto files = daemon_.Files(0);
+  for (const fs::path& file : files) {
+    for (uint64_t segment = 0; segment < 4; ++segment) {
+      FlipBit(file, kHeaderBytes + segment * 65536 + 7, 1);
+    }
+  }
+  for (const fs::path& file : daemon_.Files(1)) fs::remove(file);
+  EXPECT_EQ(worker_.Get(keys).leading_valid(), 0u);
+  EXPECT_GE(Corrupt(0), keys.size());
+  EXPECT_EQ(log_.Count("files are damaged, is the device sound? tier=nvme"), 1u);
+  const auto status = worker_.client().GetStatus();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->tiers(0).corrupt_reads(), Corrupt(0));
+  EXPECT_THAT(status->conditions(),
+              testing::Contains(std::to_string(Corrupt(0)) +
+                                " reads and stores have met damaged files of tier nvme since the "
+                                "start: its device may fail"));
+}
+
 TEST_F(IntegrityTest, ATruncatedFileIsNeverDelivered) {
   fs::resize_file(daemon_.Files(0).at(0), kHeaderBytes + 3 * 65536);
   ExpectDamageIsFoundAndNothingWrongDelivered(0);
+  EXPECT_GE(Corrupt(0), 1u);
+  EXPECT_EQ(log_.Count("files are damaged, is the device sound? tier=nvme"), 1u);
   daemon_.WaitUntil([&] { return daemon_.Files(0).empty(); }, "the truncated file is set aside");
 }
 
@@ -165,6 +191,8 @@ TEST_F(IntegrityTest, ADamagedHeaderMetWhenTheKeyIsStoredAgainIsReplaced) {
   ASSERT_TRUE(worker.Put({1}).ok());
   daemon_.WaitWritten();
   EXPECT_EQ(daemon_.stats().tiers[0].files_set_aside.Get(), 1u);
+  EXPECT_EQ(daemon_.stats().tiers[0].corrupt_reads.Get(), 1u);
+  EXPECT_EQ(log_.Count("stores meet damaged files, which are replaced: tier=nvme"), 1u);
   EXPECT_EQ(daemon_.stats().tiers[0].chunks_written.Get(), 1u);
   EXPECT_EQ(worker.Get({1}).leading_valid(), 1u);
   EXPECT_TRUE(worker.Holds(1, 0));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <future>
+#include <string>
 #include <vector>
 
 #include "server/base/clock.h"
@@ -110,6 +111,47 @@ TEST_F(EngineTest, AHungTierIsReplacedByTheOtherAndTakenOutUntilItsReadsComeBack
   rig_.WaitUntil([&] { return rig_.stats().tiers[0].quarantined_bytes.Get() == 0; },
                  "nothing is quarantined");
   EXPECT_EQ(Get(keys).leading_valid, 32u);
+}
+
+TEST_F(EngineTest, ATierWhoseReadIsLostIsLateLongBeforeItsQuarantineIsFull) {
+  const auto keys = Keys(1, 2);
+  Put(keys);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
+  Send(rig_.StepOf(next_op_, keys));
+  rig_.WaitUntil([&] { return rig_.tier(0).reads_held() > 0; }, "it reads");
+  rig_.tier(1).GateReads(false);
+  EXPECT_TRUE(sink_->Wait<Quiesced>(next_op_++).status.ok());
+  const TierEngineStats& stats = rig_.stats().tiers[0];
+  rig_.WaitUntil([&] { return stats.late.Get() == 1; }, "it is late");
+  EXPECT_EQ(stats.out.Get(), 0u);
+  EXPECT_EQ(Get(keys).leading_valid, 2u);
+  EXPECT_EQ(stats.times_late.Get(), 1u);
+  EXPECT_EQ(log_.Count("a tier may hang: tier=0"), 1u);
+  rig_.tier(0).GateReads(false);
+  rig_.WaitUntil([&] { return stats.late.Get() == 0; }, "it gives back what it had");
+  EXPECT_EQ(log_.Count("a tier may hang: tier=0"), 1u);
+}
+
+TEST_F(EngineTest, ThatNoTierIsInServiceIsSaidAlsoWhenTheLastOneHangs) {
+  const auto keys = Keys(1, 64);
+  Put(keys);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
+  ReadStep step = rig_.StepOf(next_op_, keys);
+  step.deadline = Now() + 30 * kMillisecond;
+  Send(std::move(step));
+  EXPECT_EQ(sink_->Wait<Quiesced>(next_op_++).status.code(), absl::StatusCode::kDeadlineExceeded);
+  for (size_t t = 0; t < 2; ++t) {
+    rig_.WaitUntil([&] { return rig_.stats().tiers[t].out.Get() == 1; }, "it is out");
+    EXPECT_EQ(log_.Count("tier taken out of service: tier=" + std::to_string(t)), 1u);
+  }
+  EXPECT_EQ(log_.Count("no tier is in service"), 1u);
+  EXPECT_EQ(log_.Count("again a tier is in service"), 0u);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(false);
+  for (size_t t = 0; t < 2; ++t) {
+    rig_.WaitUntil([&] { return rig_.stats().tiers[t].out.Get() == 0; }, "it is back");
+  }
+  EXPECT_EQ(log_.Count("no tier is in service"), 1u);
+  EXPECT_EQ(log_.Count("again a tier is in service"), 1u);
 }
 
 TEST_F(EngineTest, WhenAllTiersHangTheDeadlineEndsTheStepAndLateBytesTouchNothing) {

@@ -182,7 +182,7 @@ void ScrubRig::Turn() {
       ADD_FAILURE() << "a scrub posts no such event";
     }
   }
-  for (const tier::Completion& completion : completions) asides_->OnCompletion(completion);
+  for (const tier::Completion& completion : completions) asides_->OnCompletion(completion, Now());
 }
 
 }  // namespace kvstream::engine

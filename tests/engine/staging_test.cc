@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "server/store/chunk_format.h"
 #include "server/store/chunk_key.h"
 #include "tests/support/fake_tier.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::engine {
 namespace {
@@ -50,7 +52,7 @@ class StagingTest : public testing::Test, public tier::CompletionSink {
   void OnCompletions(std::span<tier::Completion> completions) override {
     for (tier::Completion& completion : completions) {
       if (completion.kind == tier::Completion::Kind::kSetAside) {
-        asides_->OnCompletion(completion);
+        asides_->OnCompletion(completion, now_);
       } else {
         staging_->OnWritten(completion, now_);
       }
@@ -97,6 +99,7 @@ class StagingTest : public testing::Test, public tier::CompletionSink {
     return entry != nullptr && entry->ReadableFrom(TierSet::Of(kTier));
   }
 
+  const test::LogRecorder log_;
   const std::string encoded_ = store::EncodeKey({.prefix_hash = std::string(16, 'k')});
   std::unique_ptr<memory::SealedMemory> pool_ =
       *memory::SealedMemory::Create("staging-test", kMiB, false);
@@ -154,6 +157,7 @@ TEST_F(StagingTest, ACondemnedChunkIsWithdrawnAndNoCopyOfItIsKept) {
   staging_->Condemn(id_, now_);
   staging_->Condemn(id_, now_);
   EXPECT_EQ(stats_.staged_chunks_damaged.Get(), 1u);
+  EXPECT_EQ(log_.Count("staged chunks change in the pool"), 1u);
   EXPECT_EQ(index_->Find(key_), nullptr);
   EXPECT_EQ(staging_->Find(key_), nullptr);
   // The bytes were changed before they were written.
@@ -169,6 +173,28 @@ TEST_F(StagingTest, ACondemnedChunkIsWithdrawnAndNoCopyOfItIsKept) {
   Add();
   AdvanceTo(2 * kSecond);
   EXPECT_TRUE(Indexed() && FileIsWhole());
+}
+
+TEST_F(StagingTest, DamagedFilesThatCannotBeSetAsideAreCountedAndSaidOnceAMinute) {
+  const std::string path = "v1/aa/bb/x.kv";
+  uint64_t done = 0;
+  const auto fail = [&](uint64_t ticket, TimeNs now) {
+    asides_->Begin(kTier, path, key_, [&done] { ++done; });
+    asides_->OnCompletion({.kind = tier::Completion::Kind::kSetAside,
+                           .tier = kTier,
+                           .ticket = Ticket{ticket},
+                           .code = absl::StatusCode::kUnavailable,
+                           .error = EIO},
+                          now);
+  };
+  for (uint64_t i = 1; i <= 3; ++i) fail(i, kSecond);
+  EXPECT_EQ(done, 3u) << "nobody waits for ever";
+  EXPECT_EQ(stats_.tiers[0].set_aside_failures.Get(), 3u);
+  EXPECT_EQ(stats_.tiers[0].files_set_aside.Get(), 0u);
+  EXPECT_EQ(log_.Count("damaged files cannot be set aside: tier=nvme"), 1u);
+  fail(4, 62 * kSecond);
+  EXPECT_EQ(log_.Count("damaged files cannot be set aside: tier=nvme"), 2u);
+  tier_->Crash();  // It has them still.
 }
 
 }  // namespace

@@ -71,9 +71,18 @@ TEST_F(TierKeeperTest, ReadsThatFailPutATierOutUntilItWorksAgain) {
   EXPECT_EQ(stats(0).times_out.Get(), 1u);
   EXPECT_EQ(log_.Count("a tier whose reads fail goes out of service: tier=0"), 1u);
   EXPECT_EQ(log_.Count("a read failed: tier=0"), 1u) << "of many that failed";
+  // Why is told, and that it was tried again in vain: once.
+  const TierCauses& causes = rig_.stats().causes[0];
+  EXPECT_EQ(causes.reads.Get(), "Input/output error");
+  EXPECT_EQ(causes.writes.Get(), "");
+  rig_.WaitUntil([&] { return stats(0).probes.Get() >= 3; }, "it is tried again and again");
+  EXPECT_EQ(causes.probe.Get(), "it fails, says the test");
+  const std::string in_vain = "tried again in vain, and will be: tier=0 cause=it fails";
+  EXPECT_EQ(log_.Count(in_vain), 1u);
   rig_.tier(0).failing().read = 0;
   rig_.WaitUntil([&] { return stats(0).out.Get() == 0; }, "it is back");
-  EXPECT_GT(stats(0).probes.Get(), 0u);
+  EXPECT_EQ(log_.Count(in_vain), 1u);
+  EXPECT_EQ(causes.probe.Get(), "");
   EXPECT_EQ(log_.Count("a tier whose reads fail works again: tier=0"), 1u);
   EXPECT_EQ(stats(0).degraded.Get(), 1u) << "that is remembered for a while";
   ASSERT_EQ(Put(Keys(100, 8)), absl::StatusCode::kOk);
@@ -107,6 +116,7 @@ TEST_F(TierKeeperTest, WritesThatFailLeaveTheReadsAndTheOtherTierAlone) {
   EXPECT_LE(stats(0).failed_writes.Get(), 16u) << "it is not asked any more";
   EXPECT_EQ(log_.Count("a tier whose writes fail takes no more of them: tier=0"), 1u);
   EXPECT_EQ(log_.Count("writes fail: tier=0"), 1u) << "of many that failed";
+  EXPECT_EQ(rig_.stats().causes[0].writes.Get(), "No space left on device");
   EXPECT_EQ(Get(Keys(1, 8)).leading_valid, 8u);
   rig_.tier(0).failing().write = 0;
   rig_.WaitUntil([&] { return stats(0).writes_out.Get() == 0; }, "it takes writes again");
@@ -127,6 +137,7 @@ TEST_F(TierKeeperTest, AChunkWhoseEveryWriteFailsIsWithdrawnAndTold) {
   for (const char* tier : {"tier=0", "tier=1"}) {
     EXPECT_EQ(log_.Count(std::string("writes fail: ") + tier), 1u) << "of many that failed";
   }
+  EXPECT_EQ(log_.Count("stored chunks are lost, every write of them failed"), 1u) << "of all";
   EXPECT_EQ(Get(Keys(1, 4)).code, absl::StatusCode::kNotFound);
   for (size_t tier : {0, 1}) rig_.tier(tier).failing().write = 0;
   EXPECT_EQ(Put(Keys(1, 4)), absl::StatusCode::kOk) << "nothing of it is left";

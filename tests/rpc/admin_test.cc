@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <list>
 
 #include "server/base/logging.h"
@@ -95,6 +96,9 @@ TEST(AdminTest, StatusTellsWhatATierDoesWithout) {
   EXPECT_THAT(StatusOf(rig).conditions(), Not(unregistered)) << "threads register nothing";
   rig.pfs.facts().io_engine = "io_uring";
   EXPECT_THAT(StatusOf(rig).conditions(), unregistered);
+  rig.pfs.facts().registration_error = ENOMEM;
+  EXPECT_THAT(StatusOf(rig).conditions(),
+              Contains("tier pfs reads without registered buffers: Cannot allocate memory"));
   rig.pfs.facts().registered_buffers = true;
   EXPECT_THAT(StatusOf(rig).conditions(), Not(unregistered));
   const auto met =
@@ -112,10 +116,22 @@ TEST(AdminTest, StatusTellsWhatATierDoesWithout) {
 TEST(AdminTest, StatusTellsOfATierWhoseReadsOrWritesFail) {
   Rig rig;
   engine::TierEngineStats& pfs = rig.stats.tiers[1];
+  engine::TierCauses& causes = rig.stats.causes[1];
   pfs.degraded.Set(1);
   EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_DEGRADED);
+  const std::string degraded = "some I/O of tier pfs failed in the last minute";
+  EXPECT_THAT(StatusOf(rig).conditions(), Contains(degraded));
+  causes.reads.Set("Input/output error");
+  causes.writes.Set("No space left on device");
+  EXPECT_THAT(StatusOf(rig).conditions(),
+              Contains(degraded + "; the last read that failed: Input/output error; the last "
+                                  "write that failed: No space left on device"));
   pfs.writes_out.Set(1);
-  EXPECT_THAT(StatusOf(rig).conditions(), Contains("tier pfs takes no writes: they fail"));
+  causes.probe.Set("make /pfs/v1/.probe: No space left on device");
+  EXPECT_THAT(StatusOf(rig).conditions(),
+              Contains("tier pfs takes no writes: they fail (No space left on device); tried again "
+                       "in vain: make /pfs/v1/.probe: No space left on device"));
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(HasSubstr(degraded))));
   pfs.writes_hang.Set(1);
   EXPECT_THAT(StatusOf(rig).conditions(), Contains("tier pfs takes no writes: they do not end"));
   EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_DEGRADED);
@@ -123,12 +139,81 @@ TEST(AdminTest, StatusTellsOfATierWhoseReadsOrWritesFail) {
   EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(HasSubstr("takes no writes"))));
   pfs.failing.Set(1);
   pfs.out.Set(1);
-  EXPECT_THAT(StatusOf(rig).conditions(), Contains("tier pfs is out of service: its reads fail"));
+  causes.probe.Set("another file system is mounted there by now: restart");
+  EXPECT_THAT(StatusOf(rig).conditions(),
+              Contains("tier pfs is out of service: its reads fail (Input/output error); tried "
+                       "again in vain: another file system is mounted there by now: restart"));
   EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_OUT);
   pfs.probing.Set(1);
   EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_PROBING);
   for (auto* number : {&pfs.out, &pfs.failing, &pfs.probing, &pfs.degraded}) number->Set(0);
   EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_OK);
+}
+
+TEST(AdminTest, StatusTellsOfATierWhoseReadsAreLate) {
+  Rig rig;
+  engine::TierEngineStats& pfs = rig.stats.tiers[1];
+  const std::string late = "tier pfs may hang: its reads are late and nothing comes back";
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(late)));
+  pfs.late.Set(1);
+  EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_DEGRADED);
+  EXPECT_THAT(StatusOf(rig).conditions(), Contains(late));
+  pfs.out.Set(1);
+  EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_OUT);
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(late))) << "that says it";
+}
+
+TEST(AdminTest, StatusTellsWhatWasDamagedLostAndLeftBehind) {
+  Rig rig;
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(HasSubstr("since"))));
+  rig.stats.staged_chunks_damaged.Add(1);
+  rig.stats.chunks_lost.Add(2);
+  rig.stats.tiers[1].corrupt_reads.Add(3);
+  rig.stats.tiers[1].set_aside_failures.Add(4);
+  rig.stats.tiers[1].writes_dropped.Add(5);
+  rig.pfs.stats().temporaries_left.Add(6);
+  rig.pfs.stats().unknown_completions.Add(7);
+  const v1::Status status = StatusOf(rig);
+  for (const std::string part :
+       {"1 staged chunks have changed in the pool since the start and were withdrawn",
+        "2 stored chunks were lost since the start: every write of them failed",
+        "3 reads and stores have met damaged files of tier pfs since the start",
+        "4 damaged files of tier pfs could not be set aside since the start",
+        "6 temporary files of tier pfs could not be removed since its start",
+        "tier pfs has got 7 completions that nobody waits for since its start: a bug"}) {
+    EXPECT_THAT(status.conditions(), Contains(HasSubstr(part)));
+  }
+  EXPECT_EQ(status.operations().chunks_lost(), 2u);
+  EXPECT_EQ(status.tiers(1).corrupt_reads(), 3u);
+  EXPECT_EQ(status.tiers(1).set_aside_failures(), 4u);
+  EXPECT_EQ(status.tiers(1).writes_dropped(), 5u);
+  EXPECT_EQ(status.tiers(1).temporaries_left(), 6u);
+}
+
+TEST(AdminTest, StatusTellsWhatClientsWereRefused) {
+  Rig rig;
+  uint64_t n = 0;
+  for (Counter* number : {&rig.rpc_stats.sessions_refused, &rig.rpc_stats.streams_refused,
+                          &rig.rpc_stats.sessions_overrun, &rig.rpc_stats.hellos_missed,
+                          &rig.rpc_stats.calls_refused, &rig.rpc_stats.namespaces_refused}) {
+    number->Add(++n);
+  }
+  rig.stats.chunks_dropped.Add(++n);
+  v1::Status status = StatusOf(rig);
+  EXPECT_EQ(status.sessions().refused(), 1u);
+  EXPECT_EQ(status.sessions().streams_refused(), 2u);
+  EXPECT_EQ(status.sessions().overrun(), 3u);
+  EXPECT_EQ(status.sessions().hellos_missed(), 4u);
+  EXPECT_EQ(status.operations().calls_refused(), 5u);
+  EXPECT_EQ(status.index().namespaces_refused(), 6u);
+  EXPECT_EQ(status.operations().chunks_dropped(), 7u);
+  EXPECT_FALSE(status.sessions().accept_paused());
+  const auto condition = Contains(HasSubstr("no client can connect"));
+  EXPECT_THAT(status.conditions(), Not(condition));
+  rig.rpc_stats.accept_paused.Set(1);
+  status = StatusOf(rig);
+  EXPECT_TRUE(status.sessions().accept_paused());
+  EXPECT_THAT(status.conditions(), condition);
 }
 
 TEST(AdminTest, DrainEndsReadinessForGoodAndCarriesTheEnginesAnswer) {
