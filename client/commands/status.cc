@@ -94,7 +94,8 @@ void PrintRest(const v1::Status& status) {
       {"stored", FormatCount(operations.chunks_stored()) + " chunks, " +
                      FormatBytes(operations.bytes_stored()) + "; " +
                      FormatCount(operations.chunks_existed()) + " existed, " +
-                     FormatCount(operations.chunks_dropped()) + " dropped"},
+                     FormatCount(operations.chunks_dropped()) + " dropped, " +
+                     FormatCount(operations.chunks_lost()) + " lost"},
       {"gpus", Gpus(status)},
       {"metrics", status.metrics_address().empty() ? "off" : status.metrics_address()},
   };

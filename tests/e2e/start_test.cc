@@ -70,6 +70,7 @@ TEST_F(StartTest, ATierThatIsNotRequiredMayBeMissingAndStatusSaysSo) {
   EXPECT_EQ(status->tiers(1).state(), v1::TIER_STATE_OUT);
   EXPECT_THAT(status->conditions(), testing::Contains(testing::HasSubstr("pfs")));
   EXPECT_EQ(log_.Count("tier missing: tier=pfs"), 1u);
+  EXPECT_EQ(daemon.stats().tiers[1].out.Get(), 1u);
 }
 
 // One fake GPU, for which only the first slice can be pinned.
@@ -117,6 +118,7 @@ TEST_F(StartTest, APoolThatCannotBePinnedWholeIsSmallerOrKeepsTheDaemonFromStart
     EXPECT_EQ(status->pool().configured_bytes(), 2 * kPinSliceBytes);
     EXPECT_THAT(status->conditions(),
                 testing::Contains(testing::HasSubstr("the staging pool has 4096 of 8192 MiB")));
+    EXPECT_EQ(log_.Count("the staging pool has 4096 of 8192 MiB"), 1u);
     EXPECT_TRUE((*daemon)->Stop());
   }
   EXPECT_EQ(pinned, 0);
