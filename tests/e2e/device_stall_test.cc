@@ -7,6 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "client/admin.h"
 #include "tests/support/device_worker.h"
+#include "tests/support/log_recorder.h"
 #include "tests/support/test_daemon.h"
 
 namespace kvstream {
@@ -25,6 +26,7 @@ class DeviceStallTest : public testing::Test {
     daemon_.WaitUntil([&] { return landing.waiting() > 0; }, "the worker is asked");
   }
 
+  test::LogRecorder log_;  // Before the threads that log.
   TestDaemon daemon_;
 };
 
@@ -178,6 +180,7 @@ TEST_F(DeviceStalledTest, AStoppedWorkerPinsNothingAndGoesOnWhenItAnswers) {
             absl::StatusCode::kDeadlineExceeded);
   daemon_.WaitUntil([&] { return daemon_.stats().pool_used_bytes.Get() == 0; }, "slots are free");
   EXPECT_GT(daemon_.stats().landing_timeouts.Get(), 0u);
+  EXPECT_EQ(log_.Count("a worker does not answer for its landing buffer"), 1u);
   worker.landing().Answer();
   daemon_.WaitUntil([&] { return daemon_.stats().landing_parts_overdue.Get() == 0; }, "answered");
   const auto tables = worker.Shuffled(8, 6);

@@ -2,12 +2,12 @@
 // had, and leaves nothing behind. Threads of gRPC's own are not among them: without one it ends the
 // process.
 #include <dlfcn.h>
-#include <errno.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 
 #include <atomic>
+#include <cerrno>
 #include <climits>
 #include <filesystem>
 #include <string>

@@ -205,6 +205,8 @@ TEST_F(GpusTest, ALossIsNoticedWithNothingToCopy) {
   control_->lost = true;
   AwaitUsable(0);
   EXPECT_EQ(gpus_.stats(1).usable.Get(), 0u);
+  (void)gpus_.Stop(kNever);
+  EXPECT_EQ(log_.Count("a GPU is lost, restart the daemon: gpu=" + FakeGpuUuid(0)), 1u);
 }
 
 TEST_F(GpusTest, AFailedOpenTellsALoss) {
