@@ -19,7 +19,7 @@ class DriverTurnedOff final : public gpu::Driver {
 
  private:
   const std::string reason_ = "no GPU: gpu.mode is OFF";
-  const std::vector<std::string> unused_;
+  const std::vector<std::string> unused_ = {};
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ class NullDriver final : public Driver {
 
  private:
   const std::string reason_ = "no GPU: this build has no CUDA";
-  const std::vector<std::string> unused_;
+  const std::vector<std::string> unused_ = {};
 };
 
 }  // namespace
