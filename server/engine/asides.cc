@@ -41,8 +41,9 @@ void Asides::OnCompletion(const tier::Completion& completion, TimeNs now) {
   } else {
     stats.set_aside_failures.Add();
     if (failure_quiet_[completion.tier.value].IsOver(now)) {
-      spdlog::warn("damaged files cannot be set aside: tier={} file={} errno={}",
-                   tiers_[completion.tier.value]->options().name, *aside.path, completion.error);
+      spdlog::warn("damaged files cannot be set aside: tier={} file={} code={} errno={}",
+                   tiers_[completion.tier.value]->options().name, *aside.path,
+                   absl::StatusCodeToString(completion.code), completion.error);
     }
   }
   for (auto& done : aside.done) done();

@@ -14,6 +14,7 @@
 
 #include "server/base/clock.h"
 #include "server/base/logging.h"
+#include "server/tier/judge.h"
 #include "server/tier/publication.h"
 #include "server/tier/walk.h"
 
@@ -170,15 +171,12 @@ bool ScrubRun::Visit(const std::string& path) {
 ScrubRun::Verdict ScrubRun::Look(TierId in, const std::string& path, OnBlocks on_blocks,
                                  store::ChunkHeader* header) {
   const TierFiles& files = tiers_[in.value];
-  // Nonblocking for what may have taken the file's place: no open shall wait for a peer.
-  const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const UniqueFd fd(openat(files.root.get(), path.c_str(), flags | (files.direct ? O_DIRECT : 0)));
+  const UniqueFd fd = tier::OpenToJudge(files.root.get(), path, files.direct);
   if (!fd.valid()) return errno == ENOENT ? Verdict::kMissing : Verdict::kUnreadable;
-  // Else the page cache would answer for the disk; and what was read shall not stay in it.
-  if (!files.direct) (void)posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
   auto read = store::ReadChunkFile(fd.get(), KeyOf(path), [&](std::span<const std::byte> blocks) {
     return on_blocks(blocks) && Spend(blocks.size());
   });
+  // What was read shall not stay in the page cache.
   if (!files.direct) (void)posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
   switch (read.status().code()) {
     case absl::StatusCode::kOk:

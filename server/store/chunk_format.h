@@ -72,8 +72,8 @@ std::string ChunkPath(const NamespaceId& name_space, const KeyDigest& key);
 absl::StatusOr<ChunkHeader> ReadChunkFile(
     int fd, const KeyDigest& key, absl::FunctionRef<bool(std::span<const std::byte>)> on_blocks);
 
-// As ReadChunkFile. False also for an unknown format version: not damaged, only not ours. A read
-// error counts as damaged.
-bool FileIsDamaged(int fd, const KeyDigest& key);
+// As ReadChunkFile: whether it is DATA_LOSS. False also for an unknown format version: not damaged,
+// only not ours. An error is what the reading failed with, which says nothing of the file.
+absl::StatusOr<bool> FileIsDamaged(int fd, const KeyDigest& key);
 
 }  // namespace kvstream::store

@@ -83,10 +83,12 @@ absl::StatusOr<ChunkHeader> ReadChunkFile(int fd, const KeyDigest& key, OnBlocks
   return header;
 }
 
-bool FileIsDamaged(int fd, const KeyDigest& key) {
-  const absl::Status status =
+absl::StatusOr<bool> FileIsDamaged(int fd, const KeyDigest& key) {
+  absl::Status status =
       ReadChunkFile(fd, key, [](std::span<const std::byte>) { return true; }).status();
-  return !status.ok() && !absl::IsUnimplemented(status);
+  if (status.ok() || absl::IsUnimplemented(status)) return false;
+  if (absl::IsDataLoss(status)) return true;
+  return status;
 }
 
 }  // namespace kvstream::store

@@ -93,9 +93,11 @@ absl::StatusOr<std::unique_ptr<Tier>> FileTier::Open(const TierOptions& options,
     started = StartWith(IoEngine::kThreads, parts, body.get(), &refused);
   }
   if (!started.ok()) return started;
+  LaneParts kept = parts;
+  kept.direct = body->facts.direct;
   try {
     body->housekeeping = std::make_unique<Housekeeping>(
-        parts, [reader = body->reader.get()](const std::string& path) { reader->Forget(path); });
+        kept, [reader = body->reader.get()](const std::string& path) { reader->Forget(path); });
   } catch (const std::system_error& e) {
     // Nothing was asked of the lanes, so they end at once.
     (void)body->writer->Stop(kNever);

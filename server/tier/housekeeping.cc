@@ -11,6 +11,7 @@
 #include "server/base/check.h"
 #include "server/base/errno_status.h"
 #include "server/base/unique_fd.h"
+#include "server/tier/judge.h"
 #include "server/tier/paths.h"
 
 namespace kvstream::tier {
@@ -19,6 +20,7 @@ Housekeeping::Housekeeping(const LaneParts& parts,
                            absl::AnyInvocable<void(const std::string&)> forget)
     : options_(*parts.options),
       root_fd_(parts.root_fd),
+      direct_(parts.direct),
       forget_(std::move(forget)),
       outbox_(parts.sink),
       thread_([this] { Run(); }) {}
@@ -56,10 +58,7 @@ void Housekeeping::Run() {
     completion.kind = Completion::Kind::kSetAside;
     completion.tier = options_.id;
     completion.ticket = request.ticket;
-    completion.error = Do(request);
-    if (completion.error != 0) {
-      completion.code = ErrnoStatus(completion.error, "set aside", *request.path).code();
-    }
+    Do(request, &completion);
     outbox_.Add(std::move(completion));
     outbox_.Flush();
   }
@@ -74,7 +73,16 @@ bool Housekeeping::Next(SetAsideRequest* request) {
   return true;
 }
 
-int Housekeeping::Do(SetAsideRequest& request) {
+void Housekeeping::Do(SetAsideRequest& request, Completion* completion) {
+  absl::Status not_judged;
+  completion->error = TakeAside(request, &not_judged);
+  completion->code = not_judged.code();
+  if (completion->error != 0) {
+    completion->code = ErrnoStatus(completion->error, "set aside", *request.path).code();
+  }
+}
+
+int Housekeeping::TakeAside(SetAsideRequest& request, absl::Status* not_judged) {
   const std::string& path = *request.path;
   struct stat info;
   if (fstatat(root_fd_, path.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(info.st_mode)) {
@@ -87,14 +95,16 @@ int Housekeeping::Do(SetAsideRequest& request) {
     return 0;
   }
   forget_(path);
-  const UniqueFd fd(openat(root_fd_, aside.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd fd = OpenToJudge(root_fd_, aside, direct_);
+  // What nobody has judged keeps its name.
   if (!fd.valid()) {
-    // Nobody has judged it, so it keeps its name.
     const int error = errno;
     PutBack(aside, path);
     return error;
   }
-  if (!request.damaged(fd.get())) return PutBack(aside, path);
+  const absl::StatusOr<bool> damaged = request.damaged(fd.get());
+  *not_judged = damaged.status();
+  if (!damaged.ok() || !*damaged) return PutBack(aside, path);
   return unlinkat(root_fd_, aside.c_str(), 0) == 0 ? 0 : errno;
 }
 

@@ -35,12 +35,14 @@ class Housekeeping {
   void Run();
   // Waits for the next request. False when there will be none.
   bool Next(SetAsideRequest* request);
-  // Returns 0 or an errno.
-  int Do(SetAsideRequest& request);
+  void Do(SetAsideRequest& request, Completion* completion);
+  // These return 0 or an errno.
+  int TakeAside(SetAsideRequest& request, absl::Status* not_judged);
   int PutBack(const std::string& aside, const std::string& path);
 
   const TierOptions& options_;
   const int root_fd_;
+  const bool direct_;
   absl::AnyInvocable<void(const std::string&)> forget_;
   Outbox outbox_;
 

@@ -107,13 +107,14 @@ struct WriteRequest {
 
 // Takes a damaged file out of its name: renames it to a random name, asks `damaged` again about the
 // renamed file (another node may have replaced it meanwhile), and unlinks it if so or links it
-// back if not. A missing file is success. Cached descriptors of the path are dropped.
+// back if not, or if that cannot be told: then the completion has the code of the error. A missing
+// file is success. Cached descriptors of the path are dropped.
 struct SetAsideRequest {
   Ticket ticket;
   // Not owned; must stay until the completion.
   const std::string* path = nullptr;
-  // Called on the tier's housekeeping thread with a descriptor open for reading, and may block.
-  absl::AnyInvocable<bool(int fd)> damaged;
+  // Called on the tier's housekeeping thread with a descriptor of OpenToJudge, and may block.
+  absl::AnyInvocable<absl::StatusOr<bool>(int fd)> damaged;
 };
 
 struct Completion {

@@ -130,7 +130,7 @@ void ScrubRig::Flip(size_t tier, uint32_t key, bool header) {
 
 bool ScrubRig::IsWhole(size_t tier, uint32_t key) const {
   const UniqueFd fd(open(FileOf(tier, key).c_str(), O_RDONLY | O_CLOEXEC));
-  return fd.valid() && !store::FileIsDamaged(fd.get(), Key(key));
+  return fd.valid() && !store::FileIsDamaged(fd.get(), Key(key)).value_or(true);
 }
 
 TierSet ScrubRig::Holders(uint32_t key) const {

@@ -27,7 +27,7 @@ bool IsDamaged(std::span<const std::byte> bytes, const KeyDigest& key) {
   static const UniqueFd file(memfd_create("kvstream-fuzz", MFD_CLOEXEC));
   KV_CHECK(file.valid() && ftruncate(file.get(), 0) == 0);
   KV_CHECK(pwrite(file.get(), bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-  return FileIsDamaged(file.get(), key);
+  return FileIsDamaged(file.get(), key).value();
 }
 
 bool IsDamagedByTheBook(std::span<const std::byte> bytes, const KeyDigest& key) {

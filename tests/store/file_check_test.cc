@@ -24,7 +24,7 @@ UniqueFd FileOf(std::span<const std::byte> bytes) {
 }
 
 bool IsDamaged(std::span<const std::byte> bytes, const ChunkKey& key = SampleKey()) {
-  return FileIsDamaged(FileOf(bytes).get(), DigestOfKey(key));
+  return FileIsDamaged(FileOf(bytes).get(), DigestOfKey(key)).value();
 }
 
 TEST(FileCheckTest, WholeFilesAreNotDamaged) {
@@ -117,8 +117,14 @@ TEST(FileCheckTest, AFileThatCannotBeReadIsToldFromADamagedOne) {
   EXPECT_TRUE(absl::IsDataLoss(ReadChunkFile(FileOf(file).get(), key, go_on).status()));
 }
 
-TEST(FileCheckTest, UnreadableFileIsDamage) {
-  EXPECT_TRUE(FileIsDamaged(-1, DigestOfKey(SampleKey())));
+TEST(FileCheckTest, AReadErrorIsNoDamage) {
+  const KeyDigest key = DigestOfKey(SampleKey());
+  EXPECT_TRUE(absl::IsUnavailable(FileIsDamaged(-1, key).status()));
+  // Damaged in truth, but nobody has seen it.
+  const UniqueFd file = FileOf(std::vector<std::byte>(kHeaderBytes));
+  const std::string path = "/proc/self/fd/" + std::to_string(file.get());
+  const UniqueFd write_only(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  EXPECT_TRUE(absl::IsUnavailable(FileIsDamaged(write_only.get(), key).status()));
 }
 
 }  // namespace

@@ -235,8 +235,12 @@ tier::Completion FakeTier::FinishWrite(const tier::WriteRequest& request, const 
 
 tier::Completion FakeTier::FinishSetAside(tier::SetAsideRequest& request) {
   const auto file = files_.find(*request.path);
-  if (file != files_.end() && request.damaged(FileOf(file->second).get())) files_.erase(file);
-  return Begin(tier::Completion::Kind::kSetAside, request.ticket);
+  tier::Completion completion = Begin(tier::Completion::Kind::kSetAside, request.ticket);
+  if (file == files_.end()) return completion;
+  const absl::StatusOr<bool> damaged = request.damaged(FileOf(file->second).get());
+  completion.code = damaged.status().code();
+  if (damaged.ok() && *damaged) files_.erase(file);
+  return completion;
 }
 
 }  // namespace kvstream::test

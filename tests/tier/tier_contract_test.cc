@@ -194,9 +194,9 @@ TEST_P(TierContractTest, DamagedFileIsSetAsideAndItsNameIsFree) {
   // Now its descriptor may be cached.
   ASSERT_EQ(harness_->Read(path, 0, copy.bytes()).code, absl::StatusCode::kOk);
   const Completion completion = harness_->SetAside(path, [&](int fd) {
-    std::vector<std::byte> seen(first.size());
+    const Blocks seen(first.size());  // Aligned: it may be direct I/O.
     EXPECT_EQ(pread(fd, seen.data(), seen.size(), 0), static_cast<ssize_t>(seen.size()));
-    EXPECT_EQ(seen, first.Copy());
+    EXPECT_EQ(seen.Copy(), first.Copy());
     return true;
   });
   EXPECT_EQ(completion.kind, Completion::Kind::kSetAside);
@@ -216,6 +216,16 @@ TEST_P(TierContractTest, UndamagedFileKeepsItsName) {
   const Blocks copy(file.size());
   EXPECT_EQ(harness_->Read(PathOf(0), 0, copy.bytes()).code, absl::StatusCode::kOk);
   EXPECT_EQ(copy.Copy(), file.Copy());
+}
+
+TEST_P(TierContractTest, AFileThatCannotBeJudgedKeepsItsName) {
+  const Blocks file = Blocks::Pattern(5 * kBlockBytes, 1);
+  ASSERT_EQ(harness_->Write(PathOf(0), file), absl::StatusCode::kOk);
+  const Completion completion = harness_->SetAside(PathOf(0), [](int) -> absl::StatusOr<bool> {
+    return absl::UnavailableError("read chunk file: Input/output error");
+  });
+  EXPECT_EQ(completion.code, absl::StatusCode::kUnavailable);
+  EXPECT_EQ(harness_->Contents(PathOf(0)), file.Copy());
 }
 
 TEST_P(TierContractTest, SettingAMissingFileAsideSucceeds) {

@@ -153,7 +153,8 @@ Completion Harness::Read(const std::string& path, uint64_t offset, std::span<std
   return Await(++awaited).back();
 }
 
-Completion Harness::SetAside(const std::string& path, std::function<bool(int)> damaged) {
+Completion Harness::SetAside(const std::string& path,
+                             std::function<absl::StatusOr<bool>(int)> damaged) {
   tier().SetAside({.ticket = NextTicket(), .path = &path, .damaged = std::move(damaged)});
   return Await(++awaited).back();
 }

@@ -92,7 +92,7 @@ class Harness {
   absl::StatusCode Write(const std::string& path, const Blocks& file);
   // Reads `length` bytes at `offset`, and waits.
   Completion Read(const std::string& path, uint64_t offset, std::span<std::byte> into);
-  Completion SetAside(const std::string& path, std::function<bool(int)> damaged);
+  Completion SetAside(const std::string& path, std::function<absl::StatusOr<bool>(int)> damaged);
   Ticket NextTicket() { return Ticket{++tickets_}; }
   // How many completions have been waited for.
   size_t awaited = 0;
