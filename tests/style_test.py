@@ -65,6 +65,7 @@ WALL_CLOCK_READERS = {
     "server/rpc/rpc_server.cc": "gRPC takes a deadline and turns it into its own clock at once",
     "server/rpc/session_stream.cc": "as above, of an alarm",
     "server/rpc/status_watches.cc": "as above, of an alarm",
+    "server/engine/scrubber.cc": "a time of the calendar for operators; nothing waits by it",
     "client/admin.cc": "as above, of a call",
     "client/client.cc": "as above, of calls",
     "client/replay/replay.cc": "a tool that runs while somebody looks at it",

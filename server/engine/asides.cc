@@ -10,7 +10,7 @@
 namespace kvstream::engine {
 
 void Asides::Begin(TierId tier, const std::string& path, const KeyDigest& key,
-                   absl::AnyInvocable<void()> done) {
+                   absl::AnyInvocable<void()> done, absl::AnyInvocable<int()> replace) {
   watcher_(tier, path);
   const Ticket ticket{next_ticket_++};
   Aside& aside = running_[ticket];
@@ -18,7 +18,8 @@ void Asides::Begin(TierId tier, const std::string& path, const KeyDigest& key,
   aside.path = std::make_unique<const std::string>(path);
   aside.done.push_back(std::move(done));
   tiers_[tier.value]->SetAside(tier::SetAsideRequest{
-      ticket, aside.path.get(), [key](int fd) { return store::FileIsDamaged(fd, key); }});
+      ticket, aside.path.get(), [key](int fd) { return store::FileIsDamaged(fd, key); },
+      std::move(replace)});
 }
 
 bool Asides::WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<void()> done) {

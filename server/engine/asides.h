@@ -31,9 +31,10 @@ class Asides {
     watcher_ = std::move(watcher);
   }
 
-  // `done` runs on the loop once the name is free, or the attempt failed.
+  // `done` runs on the loop once the name is free, or the attempt failed. `replace`: see
+  // tier::SetAsideRequest.
   void Begin(TierId tier, const std::string& path, const KeyDigest& key,
-             absl::AnyInvocable<void()> done);
+             absl::AnyInvocable<void()> done, absl::AnyInvocable<int()> replace = nullptr);
   // The same for an attempt that runs already; false, and nothing happens, when none does.
   bool WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<void()> done);
   void OnCompletion(const tier::Completion& completion, TimeNs now);

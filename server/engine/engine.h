@@ -101,6 +101,7 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(BeginScrub& event, TimeNs now);
   void On(FileDamaged& event, TimeNs now);
   void On(FileRepaired& event, TimeNs now);
+  void On(TierScrubbed& event, TimeNs now);
   void OnMessage(struct Session& session, ReadStep& step, TimeNs now);
   void OnMessage(struct Session& session, Store& store, TimeNs now);
   void OnMessage(struct Session& session, Refused& refused, TimeNs now);

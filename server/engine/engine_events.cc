@@ -101,6 +101,8 @@ void Engine::On(FileDamaged& event, TimeNs) { state_->scrubber.OnDamaged(std::mo
 
 void Engine::On(FileRepaired& event, TimeNs) { state_->scrubber.OnRepaired(event); }
 
+void Engine::On(TierScrubbed&, TimeNs) { state_->scrubber.OnTierScrubbed(); }
+
 absl::Status Engine::MayBegin(const Session& session) const {
   if (draining_) return absl::UnavailableError("the daemon is draining");
   if (session.operations.size() >= options_.operations_per_session_max) {

@@ -12,7 +12,7 @@ using Event =
     std::variant<SessionConnected, BufferAttached, DropBuffer, HandoffClosed, StreamOpened,
                  StreamClosed, MessageArrived, Lookup, RegisterMemory, RegionOpened, RegionClosed,
                  UnregisterMemory, DeviceMemoryAttached, ListUsage, SetTierInService, Drain,
-                 BeginScrub, FileDamaged, FileRepaired>;
+                 BeginScrub, FileDamaged, FileRepaired, TierScrubbed>;
 
 // Thread-safe. Post never blocks and never calls back into the poster: sinks and replies are called
 // later, on the engine loop. Callers may hold their own locks. Events of one caller keep their

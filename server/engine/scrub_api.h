@@ -17,6 +17,8 @@ struct ScrubOptions {
   uint64_t bytes_per_second = 64 * kMiB;
   // From a start to the first scrub of all tiers, and from one to the next; 0: only when asked.
   TimeNs every = 0;
+  // How long a scrub waits for a tier that is out of service, or does not answer.
+  TimeNs patience = 60 * kSecond;
 };
 
 // What a scrub has done to a tier so far.
@@ -34,8 +36,8 @@ struct ScrubProgress {
   bool done = false;
 };
 
-// Who asked for a scrub; the rpc room implements it. Called on the scrub's thread, or on the loop
-// where it is refused; nothing blocks.
+// Who asked for a scrub; the rpc room implements it. Send and cancelled are called on the scrub's
+// threads, which hold a lock of the scrub, and End on the loop; nothing blocks or calls back.
 class ScrubSink {
  public:
   virtual ~ScrubSink() = default;
@@ -48,7 +50,9 @@ class ScrubSink {
 };
 
 // Reads every chunk file of these tiers, one after the other, and repairs what is damaged. One
-// scrub at a time: FAILED_PRECONDITION names the tier where one is.
+// scrub at a time: FAILED_PRECONDITION names the tier where one is, but one that nobody asked for
+// ends for one that somebody does. UNAVAILABLE names a tier that was out, or did not answer, for
+// ScrubOptions::patience; the others are scrubbed all the same.
 struct BeginScrub {
   TierSet tiers;
   // 0 means the configured rate.
@@ -57,12 +61,15 @@ struct BeginScrub {
   std::shared_ptr<ScrubSink> sink;
 };
 
-// A scrub has found that a file is damaged: no read shall use it, and its name is wanted.
+// A scrub has found that a file is damaged: no read shall use it.
 struct FileDamaged {
   TierId tier;
   std::string path;
   KeyDigest key;
-  // Called on the engine loop once the name is free, or could not be freed.
+  // tier::SetAsideRequest::replace.
+  absl::AnyInvocable<int()> replace;
+  // Null: the file stays where it is. Else it is set aside; called on the engine loop once that is
+  // over, or could not be done.
   absl::AnyInvocable<void()> done;
 };
 
@@ -73,5 +80,8 @@ struct FileRepaired {
   NamespaceId name_space;
   store::ChunkHeader header;
 };
+
+// The scrub of a tier has ended: Scrubber knows which.
+struct TierScrubbed {};
 
 }  // namespace kvstream::engine

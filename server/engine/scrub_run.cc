@@ -9,27 +9,26 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "server/base/clock.h"
 #include "server/base/logging.h"
 #include "server/tier/judge.h"
-#include "server/tier/publication.h"
 #include "server/tier/walk.h"
 
 namespace kvstream::engine {
 namespace {
 
 constexpr TimeNs kSayEvery = kSecond;
-// How often it looks whether its tier is back, or whether anybody listens.
-constexpr TimeNs kLook = 50 * kMillisecond;
+// What a file or a folder costs at least, as bytes: opening many small ones is work, too.
+constexpr uint64_t kCostMin = 64 * kKiB;
 constexpr std::string_view kSuffix = ".kv";
 
-bool Ignore(std::span<const std::byte>) { return true; }
+}  // namespace
 
-// REQUIRES: a path of tier::WalkChunks.
-KeyDigest KeyOf(std::string_view path) {
+KeyDigest ScrubRun::KeyOf(std::string_view path) {
   KeyDigest key;
   const std::string_view hex =
       path.substr(path.size() - kSuffix.size() - 2 * key.bytes.size(), 2 * key.bytes.size());
@@ -40,41 +39,44 @@ KeyDigest KeyOf(std::string_view path) {
   return key;
 }
 
-void TakeLowPriority() {
-  // Of this thread. Not every scheduler knows it; the rate is what holds the scrub back.
+void ScrubRun::NameThread(const char* name) {
+  pthread_setname_np(pthread_self(), name);
+  // Low priority, of this thread. Not every scheduler knows it; the rate is what holds it back.
   (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
 }
 
-}  // namespace
-
-ScrubRun::ScrubRun(EventPoster* poster, EngineStats* stats, std::vector<TierFiles> tiers,
-                   TierSet wanted, uint64_t bytes_per_second, std::shared_ptr<ScrubSink> sink)
+ScrubRun::ScrubRun(Listeners listeners, std::vector<TierFiles> tiers, TierId tier,
+                   uint64_t bytes_per_second, TimeNs patience)
     : tiers_(std::move(tiers)),
-      wanted_(wanted),
-      bytes_per_second_(bytes_per_second),
-      sink_(std::move(sink)),
+      tier_(tier),
+      patience_(patience),
+      listeners_(std::move(listeners)),
+      progress_{.tier = tier},
       pace_(bytes_per_second, Now()),
-      poster_(poster),
-      stats_(stats) {
-  for (uint32_t t = 0; t < tiers_.size() && tier_name_.empty(); ++t) {
-    if (wanted_.Has(TierId{t})) tier_name_ = tiers_[t].name;
-  }
-}
+      seen_at_(Now()) {}
 
 void ScrubRun::Run() {
-  pthread_setname_np(pthread_self(), "scrub");
-  TakeLowPriority();
-  absl::Status status;
-  for (uint32_t t = 0; t < tiers_.size() && !over_; ++t) {
-    // One that fails keeps none of the others from being scrubbed.
-    if (wanted_.Has(TierId{t})) status.Update(ScrubTier(TierId{t}));
-  }
+  NameThread("scrub");
   {
     MutexLock lock(&mu_);
-    ended_ = true;  // Before the sink hears of it: it may begin another one at once.
-    changed_.NotifyAll();
+    Say();
   }
-  if (sink_ != nullptr) sink_->End(std::move(status));
+  tier::WalkCounts counts;
+  const absl::Status walked = tier::WalkChunks(
+      tiers_[tier_.value].root.get(), [this] { return Charge(kCostMin); },
+      [this](const std::string& path) { return Visit(path); }, &counts);
+  Count(&ScrubProgress::foreign, nullptr, counts.foreign);
+  Count(&ScrubProgress::unreadable, &TierEngineStats::scrub_unreadable, counts.unreadable);
+  MutexLock lock(&mu_);
+  if (!walked.ok()) {
+    status_.Update(absl::Status(
+        walked.code(), "tier " + tiers_[tier_.value].name + ": " + std::string(walked.message())));
+  }
+  progress_.done = status_.ok();
+  if (progress_.done) Say();
+  ended_ = true;
+  changed_.NotifyAll();
+  if (listeners_.poster != nullptr) listeners_.poster->Post(TierScrubbed{});
 }
 
 bool ScrubRun::ended() {
@@ -82,220 +84,182 @@ bool ScrubRun::ended() {
   return ended_;
 }
 
-std::string ScrubRun::tier_name() {
+absl::Status ScrubRun::status() {
   MutexLock lock(&mu_);
-  return tier_name_;
+  return status_;
+}
+
+ScrubProgress ScrubRun::progress() {
+  MutexLock lock(&mu_);
+  return progress_;
+}
+
+TimeNs ScrubRun::seen_at() {
+  MutexLock lock(&mu_);
+  return seen_at_;
+}
+
+void ScrubRun::Cancel() {
+  MutexLock lock(&mu_);
+  status_.Update(absl::CancelledError("cancelled"));
+  changed_.NotifyAll();
 }
 
 void ScrubRun::Stop(TimeNs deadline) {
   MutexLock lock(&mu_);
   stopped_ = true;
+  if (!ended_) status_.Update(absl::UnavailableError("the daemon is stopping"));
   changed_.NotifyAll();
   while (!ended_ && changed_.WaitUntil(&mu_, deadline)) {
   }
-  poster_ = nullptr;
-  stats_ = nullptr;
-}
-
-absl::Status ScrubRun::ScrubTier(TierId tier) {
-  tier_ = tier;
-  progress_ = {.tier = tier};
-  const TierFiles& files = tiers_[tier.value];
-  {
-    MutexLock lock(&mu_);
-    tier_name_ = files.name;
-  }
-  ShowScrubbing(true);
-  spdlog::info("scrub begins: tier={} bytes_per_second={}", files.name, bytes_per_second_);
-  Say();
-  tier::WalkCounts counts;
-  bool all = true;
-  absl::Status status = tier::WalkChunks(
-      files.root.get(), [&](const std::string& path) { return all = Visit(path); }, &counts);
-  progress_.foreign += counts.foreign;
-  progress_.unreadable += counts.unreadable;
-  Count(&TierEngineStats::scrub_unreadable, counts.unreadable);
-  ShowScrubbing(false);
-  if (!all) {
-    over_ = true;
-    status = Cancelled() ? absl::CancelledError("cancelled")
-                         : absl::UnavailableError("the daemon is stopping");
-  }
-  LogEnd(status);
-  if (!status.ok()) {
-    return absl::Status(status.code(), "tier " + files.name + ": " + std::string(status.message()));
-  }
-  progress_.done = true;
-  Say();
-  return absl::OkStatus();
-}
-
-void ScrubRun::LogEnd(const absl::Status& status) {
-  {
-    MutexLock lock(&mu_);
-    if (stats_ == nullptr) return;  // Left behind: the log may be gone, too.
-  }
-  const ScrubProgress& p = progress_;
-  const bool clean = p.damaged == 0 && p.unreadable == 0;
-  spdlog::log(clean ? spdlog::level::info : spdlog::level::warn,
-              "scrub ends: tier={} status={} files={} bytes={} damaged={} repaired={} "
-              "unreadable={} foreign={}",
-              tiers_[tier_.value].name, absl::StatusCodeToString(status.code()), p.files, p.bytes,
-              p.damaged, p.repaired, p.unreadable, p.foreign);
+  listeners_ = {};
 }
 
 bool ScrubRun::Visit(const std::string& path) {
   if (!GoOn(0)) return false;
-  store::ChunkHeader header;
-  const Verdict verdict = Look(tier_, path, Ignore, &header);
-  if (verdict == Verdict::kGivenUp) return false;
-  if (verdict == Verdict::kWhole || verdict == Verdict::kDamaged) {
-    progress_.files += 1;
-    Count(&TierEngineStats::scrubbed_files, 1);
-  } else if (verdict == Verdict::kForeign) {
-    progress_.foreign += 1;
-  } else if (verdict == Verdict::kUnreadable) {
-    progress_.unreadable += 1;
-    Count(&TierEngineStats::scrub_unreadable, 1);
+  uint64_t bytes = 0;
+  const Seen seen = Look(tier_, path, [&](std::span<const std::byte> blocks) {
+    bytes += blocks.size();
+    return Spend(blocks.size());
+  });
+  switch (seen.verdict) {
+    case Verdict::kGivenUp:
+      return false;
+    case Verdict::kMissing:
+      break;
+    case Verdict::kForeign:
+      Count(&ScrubProgress::foreign, nullptr, 1);
+      break;
+    case Verdict::kUnreadable:
+      Count(&ScrubProgress::unreadable, &TierEngineStats::scrub_unreadable, 1);
+      WarnOnce(&warned_unreadable_, "a scrub could not read a file", path, seen.why);
+      break;
+    case Verdict::kWhole:
+      Count(&ScrubProgress::files, &TierEngineStats::scrubbed_files, 1);
+      break;
+    case Verdict::kDamaged:
+      Count(&ScrubProgress::files, &TierEngineStats::scrubbed_files, 1);
+      Count(&ScrubProgress::damaged, &TierEngineStats::scrub_damaged, 1);
+      WarnOnce(&warned_damaged_, "a scrub has found a damaged file", path, seen.why);
+      if (!Repair(path, bytes)) break;
+      Count(&ScrubProgress::repaired, &TierEngineStats::scrub_repaired, 1);
   }
-  if (verdict != Verdict::kDamaged) return true;
-  progress_.damaged += 1;
-  Count(&TierEngineStats::scrub_damaged, 1);
-  if (Repair(path)) {
-    progress_.repaired += 1;
-    Count(&TierEngineStats::scrub_repaired, 1);
-  }
-  return true;
+  return Charge(kCostMin - std::min(bytes, kCostMin));
 }
 
-ScrubRun::Verdict ScrubRun::Look(TierId in, const std::string& path, OnBlocks on_blocks,
-                                 store::ChunkHeader* header) {
+ScrubRun::Seen ScrubRun::Look(TierId in, const std::string& path, OnBlocks on_blocks) {
   const TierFiles& files = tiers_[in.value];
   const UniqueFd fd = tier::OpenToJudge(files.root.get(), path, files.direct);
-  if (!fd.valid()) return errno == ENOENT ? Verdict::kMissing : Verdict::kUnreadable;
-  auto read = store::ReadChunkFile(fd.get(), KeyOf(path), [&](std::span<const std::byte> blocks) {
-    return on_blocks(blocks) && Spend(blocks.size());
-  });
+  if (!fd.valid()) {
+    const Verdict verdict = errno == ENOENT ? Verdict::kMissing : Verdict::kUnreadable;
+    return {verdict, {}, std::string("open: ") + std::strerror(errno)};
+  }
+  auto read = store::ReadChunkFile(fd.get(), KeyOf(path), on_blocks);
   // What was read shall not stay in the page cache.
   if (!files.direct) (void)posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  const std::string why(read.status().message());
   switch (read.status().code()) {
     case absl::StatusCode::kOk:
-      *header = *std::move(read);
       // Whole, but where nobody looks for it: not ours to judge.
-      return store::ChunkPath(store::NamespaceOf(*header), KeyOf(path)) == path ? Verdict::kWhole
-                                                                                : Verdict::kForeign;
+      if (store::ChunkPath(store::NamespaceOf(*read), KeyOf(path)) != path) {
+        return {Verdict::kForeign, {}, "it is of another namespace"};
+      }
+      return {Verdict::kWhole, *std::move(read), {}};
     case absl::StatusCode::kDataLoss:
-      return Verdict::kDamaged;
+      return {Verdict::kDamaged, {}, why};
     case absl::StatusCode::kUnimplemented:
-      return Verdict::kForeign;
+      return {Verdict::kForeign, {}, why};
     case absl::StatusCode::kCancelled:
-      return Verdict::kGivenUp;
+      return {Verdict::kGivenUp, {}, why};
     default:
-      return Verdict::kUnreadable;
+      return {Verdict::kUnreadable, {}, why};
   }
 }
 
-bool ScrubRun::Repair(const std::string& path) {
-  if (!SetAside(path)) return false;
-  // What another node has published meanwhile stands, as does what was whole when it was judged
-  // again. What is still damaged could not be set aside.
-  store::ChunkHeader header;
-  Verdict there = Look(tier_, path, Ignore, &header);
-  for (uint32_t t = 0; t < tiers_.size() && there == Verdict::kMissing; ++t) {
-    if (TierId{t} != tier_ && !IsOut(TierId{t})) there = Copy(TierId{t}, path, &header);
-  }
-  if (there != Verdict::kWhole) return false;
-  const NamespaceId name_space = store::NamespaceOf(header);
-  Post(FileRepaired{tier_, KeyOf(path), name_space, std::move(header)});
-  return true;
-}
-
-bool ScrubRun::SetAside(const std::string& path) {
+bool ScrubRun::Spend(uint64_t bytes, Copying* copy) {
+  TimeNs due;
   {
     MutexLock lock(&mu_);
-    name_free_ = false;
+    if (!MayGoOn(copy)) return false;
+    progress_.bytes += bytes;
+    listeners_.stats->tiers[tier_.value].scrubbed_bytes.Add(bytes);
+    due = pace_.Spend(bytes, Now());
   }
-  Post(FileDamaged{tier_, path, KeyOf(path), [run = shared_from_this()] {
-                     MutexLock lock(&run->mu_);
-                     run->name_free_ = true;
-                     run->changed_.NotifyAll();
-                   }});
-  while (!Cancelled()) {
-    if (Now() >= said_at_ + kSayEvery) Say();
+  return GoOn(due, copy);
+}
+
+bool ScrubRun::Charge(uint64_t bytes) {
+  TimeNs due;
+  {
     MutexLock lock(&mu_);
-    if (name_free_) return true;
-    if (stopped_) return false;
-    (void)changed_.WaitUntil(&mu_, Now() + kLook);
+    due = pace_.Spend(bytes, Now());
   }
-  return false;
+  return GoOn(due);
 }
 
-ScrubRun::Verdict ScrubRun::Copy(TierId from, const std::string& path, store::ChunkHeader* header) {
-  const TierFiles& into = tiers_[tier_.value];
-  tier::Publication publication(into.root.get(), path, into.direct);
-  bool begun = false;
-  int error = 0;
-  const Verdict source = Look(
-      from, path,
-      [&](std::span<const std::byte> blocks) {
-        if (!std::exchange(begun, true)) error = publication.Begin();
-        if (error == 0) error = publication.Append(blocks);
-        return error == 0;
-      },
-      header);
-  if (error == 0 && source != Verdict::kWhole) {
-    return source == Verdict::kGivenUp ? source : Verdict::kMissing;
+bool ScrubRun::MayGoOn(Copying* copy) {
+  if (listeners_.sink != nullptr && listeners_.sink->cancelled()) {
+    status_.Update(absl::CancelledError("cancelled"));
   }
-  if (error == 0) error = publication.Finish();
-  if (error == 0) return Verdict::kWhole;
-  if (error == EEXIST) return Look(tier_, path, Ignore, header);
-  spdlog::debug("a damaged file could not be written anew: tier={} file={} errno={} ({})",
-                into.name, path, error, std::strerror(error));
-  return Verdict::kUnreadable;
+  if (copy != nullptr && (copy->given_up || IsOut(copy->from))) return false;
+  return status_.ok();
 }
 
-bool ScrubRun::Spend(uint64_t bytes) {
-  progress_.bytes += bytes;
-  Count(&TierEngineStats::scrubbed_bytes, bytes);
-  return GoOn(pace_.Spend(bytes, Now()));
-}
-
-bool ScrubRun::GoOn(TimeNs due) {
-  while (!Cancelled()) {
+bool ScrubRun::GoOn(TimeNs due, Copying* copy) {
+  MutexLock lock(&mu_);
+  std::optional<TimeNs> out_since;
+  while (MayGoOn(copy)) {
     const TimeNs now = Now();
-    if (now >= said_at_ + kSayEvery) Say();
-    MutexLock lock(&mu_);
-    if (stopped_) return false;
-    const bool out = stats_->tiers[tier_.value].out.Get() != 0;
+    (copy == nullptr ? seen_at_ : copy->seen_at) = now;
+    SayNowAndThen(now);
+    const bool out = IsOut(tier_);
     if (!out && now >= due) return true;
+    if (!out) {
+      out_since.reset();
+    } else if (!out_since.has_value()) {
+      out_since = now;
+    } else if (now - *out_since >= patience_) {
+      status_.Update(
+          absl::UnavailableError("tier " + tiers_[tier_.value].name + " is out of service"));
+      return false;
+    }
     (void)changed_.WaitUntil(&mu_, out ? now + kLook : std::min(due, now + kLook));
   }
   return false;
 }
 
+bool ScrubRun::IsOut(TierId tier) {
+  return listeners_.stats == nullptr || listeners_.stats->tiers[tier.value].out.Get() != 0;
+}
+
 void ScrubRun::Say() {
   said_at_ = Now();
-  if (sink_ != nullptr) sink_->Send(progress_);
+  if (listeners_.sink != nullptr) listeners_.sink->Send(progress_);
 }
 
-bool ScrubRun::IsOut(TierId tier) {
-  MutexLock lock(&mu_);
-  return stats_ == nullptr || stats_->tiers[tier.value].out.Get() != 0;
+void ScrubRun::SayNowAndThen(TimeNs now) {
+  if (now >= said_at_ + kSayEvery) Say();
 }
 
-void ScrubRun::Count(Counter TierEngineStats::*counter, uint64_t n) {
+void ScrubRun::Count(uint64_t ScrubProgress::*number, Counter TierEngineStats::*counter,
+                     uint64_t n) {
   MutexLock lock(&mu_);
-  if (stats_ != nullptr) (stats_->tiers[tier_.value].*counter).Add(n);
+  progress_.*number += n;
+  if (counter != nullptr && listeners_.stats != nullptr) {
+    (listeners_.stats->tiers[tier_.value].*counter).Add(n);
+  }
 }
 
-void ScrubRun::ShowScrubbing(bool scrubbing) {
+void ScrubRun::WarnOnce(bool* warned, const char* what, const std::string& path,
+                        const std::string& cause) {
   MutexLock lock(&mu_);
-  if (stats_ != nullptr) stats_->tiers[tier_.value].scrubbing.Set(scrubbing ? 1 : 0);
+  if (listeners_.stats == nullptr || std::exchange(*warned, true)) return;
+  spdlog::warn("{}: tier={} file={} cause={}", what, tiers_[tier_.value].name, path, cause);
 }
 
 void ScrubRun::Post(Event event) {
   MutexLock lock(&mu_);
-  if (poster_ != nullptr) poster_->Post(std::move(event));
+  if (listeners_.poster != nullptr) listeners_.poster->Post(std::move(event));
 }
 
 }  // namespace kvstream::engine

@@ -1,9 +1,11 @@
 // Scrubs of tiers: begins them, when asked and by the clock, does the loop's part of what they
-// find, and stops them. One runs at a time (ScrubRun), on a thread of its own.
+// find, and ends them. One at a time, and of it one tier after the other, each by a ScrubRun on a
+// thread of its own. A run that hangs in a system call is left behind after ScrubOptions::patience.
 //
 // Thread rule: the engine loop; Stop once the loop has ended. Ownership: borrows the parts.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -36,14 +38,16 @@ class Scrubber {
   // Stops it with no patience.
   ~Scrubber();
 
+  // Asked for by somebody it takes the place of one that nobody asked for.
   void Begin(BeginScrub event);
   void OnDamaged(FileDamaged event);
   void OnRepaired(const FileRepaired& event);
+  void OnTierScrubbed();
 
-  // Begins the scrub that is due, but while the daemon drains.
+  // Begins the scrub that is due, but while the daemon drains; leaves a run behind that hangs.
   void Tick(bool draining, TimeNs now);
   TimeNs NextDeadline() const;
-  bool running() const { return run_ != nullptr && !run_->ended(); }
+  bool running() const { return scrub_.has_value(); }
 
   // Ends the scrub that runs. One that has not ended by `deadline` is left behind with all that it
   // touches.
@@ -57,12 +61,25 @@ class Scrubber {
     ChunkShape shape;
   };
 
-  absl::Status TryBegin(BeginScrub& event);
+  void Start(BeginScrub event);
+  // Goes on with the next tier, or ends the scrub.
+  void GoOn();
+  absl::Status StartTier(TierId tier);
+  // In the numbers and the log, how the run has ended.
+  void Record(const absl::Status& status);
+  // The run of a tier is over.
+  void Conclude(const absl::Status& status);
 
   const Parts parts_;
   const ScrubOptions options_;
-  std::shared_ptr<ScrubRun> run_;  // The last one.
-  std::optional<Known> known_;     // Of the last damaged file.
+  std::optional<BeginScrub> scrub_;  // With the tiers that are not begun.
+  absl::Status outcome_;             // Of those that are over.
+  TierId tier_;                      // Of the run.
+  std::shared_ptr<ScrubRun> run_;
+  TimeNs look_at_ = 0;                                     // Whether it hangs.
+  std::optional<BeginScrub> next_;                         // Waits for the end of one by the clock.
+  std::array<std::shared_ptr<ScrubRun>, kTiersMax> hung_;  // Left behind, by TierId.
+  std::optional<Known> known_;                             // Of the last damaged file.
   std::optional<TimeNs> due_;
 };
 

@@ -65,6 +65,15 @@ struct TierEngineStats {
   Counter scrub_damaged;
   Counter scrub_repaired;
   Counter scrub_unreadable;
+  // A scrub of it hangs in a system call, and was left behind.
+  Gauge scrub_hung;
+  // Damaged files that the last scrub has not made whole again.
+  Gauge scrub_unrepaired;
+  // When a scrub last saw all its files, in seconds of the calendar; 0: none since the start.
+  Gauge scrub_completed_at;
+  Counter scrubs_completed;
+  // Scrubs that ended before they had seen all files.
+  Counter scrubs_unfinished;
 };
 
 // What its numbers do not tell; empty while there is nothing to tell.
@@ -129,6 +138,9 @@ struct EngineStats {
   // Staged chunks whose bytes had changed in the pool when they were read: memory that fails, or a
   // bug. Each is withdrawn.
   Counter staged_chunks_damaged;
+
+  // Scrubs by the clock that found another one running.
+  Counter scrubs_refused;
 
   Gauge index_chunks;
   Gauge draining;

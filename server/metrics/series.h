@@ -94,6 +94,8 @@ inline constexpr Series<EngineStats, Counter> kEngineCounters[] = {
     {"kvstreamd_staged_chunks_damaged_total",
      "Staged chunks whose bytes had changed in the pool when they were read.",
      &EngineStats::staged_chunks_damaged},
+    {"kvstreamd_scrubs_refused_total", "Scrubs by the clock that found another one running.",
+     &EngineStats::scrubs_refused},
 };
 
 inline constexpr Series<EngineStats, Histogram> kEngineHistograms[] = {
@@ -151,6 +153,14 @@ inline constexpr Series<TierEngineStats, Gauge> kTierEngineGauges[] = {
     {"kvstreamd_tier_probing", "1 while the tier is being tried again.", &TierEngineStats::probing},
     {"kvstreamd_tier_scrubbing", "1 while the tier's files are being scrubbed.",
      &TierEngineStats::scrubbing},
+    {"kvstreamd_tier_scrub_hung", "1 while a scrub of the tier hangs, and was left behind.",
+     &TierEngineStats::scrub_hung},
+    {"kvstreamd_tier_scrub_unrepaired",
+     "Damaged files that the last scrub of the tier has not made whole again.",
+     &TierEngineStats::scrub_unrepaired},
+    {"kvstreamd_tier_scrub_completed_timestamp_seconds",
+     "When a scrub last saw all files of the tier; 0: none since the start.",
+     &TierEngineStats::scrub_completed_at},
     {"kvstreamd_tier_held_out", "1 while an operator holds the tier out of service.",
      &TierEngineStats::held_out},
     {"kvstreamd_tier_in_flight_bytes", "Bytes of reads in flight.",
@@ -213,6 +223,10 @@ inline constexpr Series<TierEngineStats, Counter> kTierEngineCounters[] = {
     {"kvstreamd_tier_scrub_unreadable_total",
      "Files and folders that scrubs could not read, and left alone.",
      &TierEngineStats::scrub_unreadable},
+    {"kvstreamd_tier_scrubs_completed_total", "Scrubs that saw all files of the tier.",
+     &TierEngineStats::scrubs_completed},
+    {"kvstreamd_tier_scrubs_unfinished_total", "Scrubs that ended before they had seen all files.",
+     &TierEngineStats::scrubs_unfinished},
 };
 
 inline constexpr Series<TierStats, Gauge> kTierGauges[] = {

@@ -170,6 +170,14 @@ void AddEngineConditions(const std::string& name, const engine::TierEngineStats&
     status->add_conditions(std::to_string(failures) + " damaged files of " + tier +
                            " could not be set aside since the start");
   }
+  if (const uint64_t files = stats.scrub_unrepaired.Get(); files > 0) {
+    status->add_conditions(
+        tier +
+        ": damaged files that its last scrub found and could not repair: " + std::to_string(files));
+  }
+  if (stats.scrub_hung.Get() != 0) {
+    status->add_conditions(tier + ": a scrub of it hangs and was left behind");
+  }
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ int Housekeeping::TakeAside(SetAsideRequest& request, absl::Status* not_judged) 
   if (renameat(root_fd_, path.c_str(), root_fd_, aside.c_str()) != 0) {
     if (errno != ENOENT) return errno;
     forget_(path);
-    return 0;
+    return Replace(request);
   }
   forget_(path);
   const UniqueFd fd = OpenToJudge(root_fd_, aside, direct_);
@@ -105,7 +105,16 @@ int Housekeeping::TakeAside(SetAsideRequest& request, absl::Status* not_judged) 
   const absl::StatusOr<bool> damaged = request.damaged(fd.get());
   *not_judged = damaged.status();
   if (!damaged.ok() || !*damaged) return PutBack(aside, path);
+  if (const int error = Replace(request); error != 0) {
+    PutBack(aside, path);
+    return error;
+  }
   return unlinkat(root_fd_, aside.c_str(), 0) == 0 ? 0 : errno;
+}
+
+int Housekeeping::Replace(SetAsideRequest& request) {
+  const int error = request.replace != nullptr ? request.replace() : 0;
+  return error == EEXIST ? 0 : error;
 }
 
 int Housekeeping::PutBack(const std::string& aside, const std::string& path) {

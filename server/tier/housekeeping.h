@@ -38,6 +38,7 @@ class Housekeeping {
   void Do(SetAsideRequest& request, Completion* completion);
   // These return 0 or an errno.
   int TakeAside(SetAsideRequest& request, absl::Status* not_judged);
+  static int Replace(SetAsideRequest& request);
   int PutBack(const std::string& aside, const std::string& path);
 
   const TierOptions& options_;

@@ -11,10 +11,11 @@
 
 namespace kvstream::tier {
 
-Publication::Publication(int root_fd, std::string path, bool direct)
+Publication::Publication(int root_fd, std::string path, bool direct, bool fsync)
     : root_fd_(root_fd),
       path_(std::move(path)),
       direct_(direct),
+      fsync_(fsync),
       temporary_(RandomSibling(path_, ".tmp-")) {}
 
 Publication::~Publication() {
@@ -42,9 +43,15 @@ int Publication::Append(std::span<const std::byte> blocks) {
 }
 
 int Publication::Finish() {
+  if (fsync_ && fdatasync(fd_.get()) != 0) return errno;
   // Network file systems tell of failed writes here.
-  if (close(fd_.Release()) != 0) return errno;
-  return linkat(root_fd_, temporary_.c_str(), root_fd_, path_.c_str(), 0) == 0 ? 0 : errno;
+  return close(fd_.Release()) == 0 ? 0 : errno;
+}
+
+int Publication::Link() {
+  if (linkat(root_fd_, temporary_.c_str(), root_fd_, path_.c_str(), 0) != 0) return errno;
+  (void)unlinkat(root_fd_, temporary_.c_str(), 0);
+  return 0;
 }
 
 }  // namespace kvstream::tier

@@ -115,6 +115,10 @@ struct SetAsideRequest {
   const std::string* path = nullptr;
   // Called on the tier's housekeeping thread with a descriptor of OpenToJudge, and may block.
   absl::AnyInvocable<absl::StatusOr<bool>(int fd)> damaged;
+  // Where set: called there once the name is free, to give it to another file, before the damaged
+  // one is unlinked. Returns 0 or an errno; EEXIST is as good as 0, and after any other the damaged
+  // file has its name again.
+  absl::AnyInvocable<int()> replace;
 };
 
 struct Completion {

@@ -72,11 +72,13 @@ Kind KindOf(int folder_fd, const dirent& entry) {
 
 class Walk {
  public:
-  Walk(absl::FunctionRef<bool(const std::string&)> visit, WalkCounts* counts)
-      : visit_(visit), counts_(*counts) {}
+  Walk(absl::FunctionRef<bool()> enter, absl::FunctionRef<bool(const std::string&)> visit,
+       WalkCounts* counts)
+      : enter_(enter), visit_(visit), counts_(*counts) {}
 
   // False: the visitor has had enough.
   bool Descend(DIR* folder, const std::string& path, int level) {
+    if (!enter_()) return false;
     // Files are visited once all names of the folder are known: a visitor that replaces one would
     // else meet its name again.
     std::vector<std::string> files;
@@ -122,20 +124,22 @@ class Walk {
 
   void Pass(std::string_view name) { ++(IsTemporary(name) ? counts_.temporary : counts_.foreign); }
 
+  const absl::FunctionRef<bool()> enter_;
   const absl::FunctionRef<bool(const std::string&)> visit_;
   WalkCounts& counts_;
 };
 
 }  // namespace
 
-absl::Status WalkChunks(int root_fd, absl::FunctionRef<bool(const std::string& path)> visit,
+absl::Status WalkChunks(int root_fd, absl::FunctionRef<bool()> enter,
+                        absl::FunctionRef<bool(const std::string& path)> visit,
                         WalkCounts* counts) {
   const std::string top(kTop);
   const Folder folder = OpenFolder(root_fd, top.c_str());
   if (folder == nullptr) {
     return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, "open folder", top);
   }
-  Walk(visit, counts).Descend(folder.get(), top, 0);
+  Walk(enter, visit, counts).Descend(folder.get(), top, 0);
   return absl::OkStatus();
 }
 

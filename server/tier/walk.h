@@ -23,11 +23,12 @@ struct WalkCounts {
   uint64_t unreadable = 0;
 };
 
-// Calls `visit` with the path, relative to the root, of each regular file that has a chunk's name,
-// v1/<32 hex>/<2 hex>/<2 hex>/<32 hex>.kv with the folders that the name asks for, until it returns
-// false. Files that come or go meanwhile may be visited or not. A folder that cannot be read is
-// counted and passed over; an error is one of v1 itself, and a root without v1 has no files.
-absl::Status WalkChunks(int root_fd, absl::FunctionRef<bool(const std::string& path)> visit,
-                        WalkCounts* counts);
+// Calls `enter` before each folder is read, and `visit` with the path, relative to the root, of
+// each regular file that has a chunk's name, v1/<32 hex>/<2 hex>/<2 hex>/<32 hex>.kv with the
+// folders that the name asks for, until one of them returns false. Files that come or go meanwhile
+// may be visited or not. A folder that cannot be read is counted and passed over; an error is one
+// of v1 itself, and a root without v1 has no files.
+absl::Status WalkChunks(int root_fd, absl::FunctionRef<bool()> enter,
+                        absl::FunctionRef<bool(const std::string& path)> visit, WalkCounts* counts);
 
 }  // namespace kvstream::tier

@@ -1,15 +1,20 @@
 #include "tests/engine/scrub_rig.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <thread>
 
 #include "server/base/clock.h"
-#include "server/base/logging.h"
 #include "server/store/chunk_format.h"
 #include "tests/store/sample.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::engine {
 namespace {
@@ -53,11 +58,74 @@ ScrubProgress RecordingScrubSink::Last(TierId tier) {
   return last;
 }
 
-ScrubRig::ScrubRig(size_t tiers, const ScrubOptions& options) {
-  SetLogLevel("error");
+void AsideTier::SetAside(tier::SetAsideRequest request) {
+  if (judging_fails) {
+    request.damaged = [judge = std::move(request.damaged)](int fd) mutable {
+      // Open, and its reads fail.
+      const std::string path = "/proc/self/fd/" + std::to_string(fd);
+      const UniqueFd write_only(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+      return judge(write_only.get());
+    };
+  }
+  if (closed_) return held_.push_back(std::move(request));
+  inner_->SetAside(std::move(request));
+}
+
+void AsideTier::Hold(bool closed) {
+  closed_ = closed;
+  if (closed) return;
+  for (tier::SetAsideRequest& request : std::exchange(held_, {})) {
+    inner_->SetAside(std::move(request));
+  }
+}
+
+std::string HangingFolder::Missing() {
+  if (geteuid() != 0) return "needs root";
+  if (access("/dev/fuse", R_OK | W_OK) != 0) return "needs /dev/fuse";
+  return access("/usr/bin/bindfs", X_OK) == 0 ? "" : "needs bindfs";
+}
+
+HangingFolder::HangingFolder(const std::string& root) : root_(root) {
+  const std::string below = root + ".below";
+  std::filesystem::create_directory(below);
+  struct stat before;
+  EXPECT_EQ(stat(root.c_str(), &before), 0);
+  server_ = fork();
+  if (server_ == 0) {
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    execl("/usr/bin/bindfs", "bindfs", "-f", below.c_str(), root.c_str(), nullptr);
+    _exit(127);
+  }
+  const TimeNs deadline = Now() + kPatience;
+  struct stat now = before;
+  while (now.st_dev == before.st_dev && Now() < deadline) {
+    std::this_thread::yield();
+    EXPECT_EQ(stat(root.c_str(), &now), 0);
+  }
+  EXPECT_NE(now.st_dev, before.st_dev) << "bindfs has not mounted";
+}
+
+HangingFolder::~HangingFolder() {
+  Resume();
+  EXPECT_EQ(umount2(root_.c_str(), MNT_DETACH), 0);
+  kill(server_, SIGKILL);
+  waitpid(server_, nullptr, 0);
+  std::filesystem::remove_all(root_ + ".below");
+}
+
+void HangingFolder::Hang() {
+  ASSERT_EQ(kill(server_, SIGSTOP), 0);
+  ASSERT_EQ(waitpid(server_, nullptr, WUNTRACED), server_);  // It is stopped by now.
+}
+
+void HangingFolder::Resume() { kill(server_, SIGCONT); }
+
+ScrubRig::ScrubRig(size_t tiers, const ScrubOptions& options, std::optional<size_t> hanging) {
+  test::LogErrorsOnly();
   std::vector<tier::Tier*> raw;
   for (size_t i = 0; i < tiers; ++i) {
     folders_.push_back(std::make_unique<tier::TemporaryFolder>());
+    if (hanging == i) hanging_ = std::make_unique<HangingFolder>(folders_.back()->path());
     tier::TierOptions tier{.id = TierId{static_cast<uint32_t>(i)},
                            .name = std::string(1, static_cast<char>('a' + i)),
                            .root = folders_.back()->path(),
@@ -65,7 +133,7 @@ ScrubRig::ScrubRig(size_t tiers, const ScrubOptions& options) {
                            .io_threads = 1};
     auto opened = tier::OpenFileTier(tier, {}, this);
     EXPECT_TRUE(opened.ok()) << opened.status();
-    tiers_.push_back(*std::move(opened));
+    tiers_.push_back(std::make_unique<AsideTier>(*std::move(opened)));
     raw.push_back(tiers_.back().get());
   }
   asides_ = std::make_unique<Asides>(raw, &stats_);
@@ -178,6 +246,8 @@ void ScrubRig::Turn() {
       scrubber_->OnDamaged(std::move(*damaged));
     } else if (auto* repaired = std::get_if<FileRepaired>(&event)) {
       scrubber_->OnRepaired(*repaired);
+    } else if (std::holds_alternative<TierScrubbed>(event)) {
+      scrubber_->OnTierScrubbed();
     } else {
       ADD_FAILURE() << "a scrub posts no such event";
     }

@@ -53,15 +53,65 @@ class RecordingScrubSink final : public ScrubSink {
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
 };
 
+// A tier whose setting aside the test holds, or makes fail.
+class AsideTier final : public tier::Tier {
+ public:
+  explicit AsideTier(std::unique_ptr<tier::Tier> inner) : inner_(std::move(inner)) {}
+
+  const tier::TierOptions& options() const override { return inner_->options(); }
+  const tier::TierFacts& facts() const override { return inner_->facts(); }
+  const tier::TierStats& stats() const override { return inner_->stats(); }
+  void Read(std::span<const tier::ReadRequest> requests) override { inner_->Read(requests); }
+  void Write(tier::WriteRequest request) override { inner_->Write(std::move(request)); }
+  void SetAside(tier::SetAsideRequest request) override;
+  absl::AnyInvocable<absl::Status()> Recheck() const override { return inner_->Recheck(); }
+  UniqueFd Root() const override { return inner_->Root(); }
+  bool Stop(TimeNs deadline) override { return inner_->Stop(deadline); }
+
+  // Opening lets through what waited.
+  void Hold(bool closed);
+  // The files cannot be read when they are judged once more.
+  bool judging_fails = false;
+
+ private:
+  const std::unique_ptr<tier::Tier> inner_;
+  bool closed_ = false;
+  std::vector<tier::SetAsideRequest> held_;
+};
+
+// A file system over a folder that stops to answer while the test wants it to.
+class HangingFolder {
+ public:
+  // Why this machine cannot have one; empty when it can.
+  static std::string Missing();
+
+  explicit HangingFolder(const std::string& root);
+  HangingFolder(const HangingFolder&) = delete;
+  HangingFolder& operator=(const HangingFolder&) = delete;
+  ~HangingFolder();
+
+  void Hang();
+  void Resume();
+
+ private:
+  const std::string root_;
+  pid_t server_ = -1;
+};
+
 class ScrubRig : public EventPoster, public tier::CompletionSink {
  public:
-  explicit ScrubRig(size_t tiers = 2, const ScrubOptions& options = {.bytes_per_second = kGiB});
+  // `hanging`: the tier whose file system can be made to hang.
+  explicit ScrubRig(size_t tiers = 2, const ScrubOptions& options = {.bytes_per_second = kGiB},
+                    std::optional<size_t> hanging = std::nullopt);
   ~ScrubRig() override;
 
   void Post(Event event) override;
   void OnCompletions(std::span<tier::Completion> completions) override;
 
   Scrubber& scrubber() { return *scrubber_; }
+  AsideTier& tier(size_t i) { return *tiers_[i]; }
+  HangingFolder& hanging() { return *hanging_; }
+  bool nothing_set_aside() const { return asides_->empty(); }
   store::ChunkIndex& index() { return index_; }
   EngineStats& stats() { return stats_; }
   std::filesystem::path root(size_t tier) const { return folders_[tier]->path(); }
@@ -88,7 +138,8 @@ class ScrubRig : public EventPoster, public tier::CompletionSink {
   void Turn();
 
   std::vector<std::unique_ptr<tier::TemporaryFolder>> folders_;
-  std::vector<std::unique_ptr<tier::Tier>> tiers_;
+  std::unique_ptr<HangingFolder> hanging_;
+  std::vector<std::unique_ptr<AsideTier>> tiers_;
   EngineStats stats_;
   store::ChunkIndex index_;
   std::unique_ptr<Asides> asides_;

@@ -137,6 +137,14 @@ TEST(AdminTest, StatusTellsOfATierWhoseReadsOrWritesFail) {
   EXPECT_EQ(StatusOf(rig).tiers(1).state(), v1::TIER_STATE_DEGRADED);
   pfs.writes_out.Set(0);
   EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(HasSubstr("takes no writes"))));
+  EXPECT_THAT(StatusOf(rig).conditions(), Not(Contains(HasSubstr("scrub"))));
+  pfs.scrub_unrepaired.Set(2);
+  pfs.scrub_hung.Set(1);
+  EXPECT_THAT(
+      StatusOf(rig).conditions(),
+      testing::AllOf(Contains("tier pfs: damaged files that its last scrub found and could not "
+                              "repair: 2"),
+                     Contains("tier pfs: a scrub of it hangs and was left behind")));
   pfs.failing.Set(1);
   pfs.out.Set(1);
   causes.probe.Set("another file system is mounted there by now: restart");

@@ -236,10 +236,15 @@ tier::Completion FakeTier::FinishWrite(const tier::WriteRequest& request, const 
 tier::Completion FakeTier::FinishSetAside(tier::SetAsideRequest& request) {
   const auto file = files_.find(*request.path);
   tier::Completion completion = Begin(tier::Completion::Kind::kSetAside, request.ticket);
-  if (file == files_.end()) return completion;
+  if (file == files_.end()) {
+    if (request.replace != nullptr) (void)request.replace();
+    return completion;
+  }
   const absl::StatusOr<bool> damaged = request.damaged(FileOf(file->second).get());
   completion.code = damaged.status().code();
-  if (damaged.ok() && *damaged) files_.erase(file);
+  if (!damaged.ok() || !*damaged) return completion;
+  files_.erase(file);
+  if (request.replace != nullptr) (void)request.replace();
   return completion;
 }
 

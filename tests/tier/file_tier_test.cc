@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
@@ -333,22 +332,6 @@ TEST_P(FileTierTest, StopGivesUpOnWhatNeverEnds) {
   EXPECT_FALSE(tier->Stop(Now() + 10 * kMillisecond));
   tier.reset();
   EXPECT_EQ(recorder_.count(), 2u);
-}
-
-TEST_P(FileTierTest, AFileIsJudgedAsItsTierReadsIt) {
-  const auto tier = Open(OptionsFor(folder_.path()));
-  ASSERT_NE(tier, nullptr);
-  const Blocks file = Blocks::Pattern(2 * kBlockBytes, 1);
-  const std::string path = "v1/bad.kv";
-  tier->Write(WriteOf(Ticket{1}, &path, file));
-  recorder_.Await(1);
-  std::atomic<int> flags{0};
-  tier->SetAside({.ticket = Ticket{2}, .path = &path, .damaged = [&](int fd) {
-                    flags = fcntl(fd, F_GETFL);
-                    return false;
-                  }});
-  recorder_.Await(2);
-  EXPECT_EQ((flags & O_DIRECT) != 0, tier->facts().direct);
 }
 
 TEST_P(FileTierTest, SlowCheckOfAFileHoldsNobodyElse) {

@@ -5,9 +5,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 
+#include "server/base/clock.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -65,6 +69,83 @@ TEST_F(JudgeTest, ALinkIsNotFollowed) {
   std::filesystem::create_symlink(kName, folder_.path() + "/link");
   EXPECT_FALSE(OpenToJudge(root_.get(), "link", false).valid());
   EXPECT_EQ(errno, ELOOP);
+}
+
+// A tier that sets one file aside, which is not one of a chunk.
+class SetAsideTest : public testing::Test {
+ protected:
+  SetAsideTest() {
+    auto opened = OpenFileTier({.id = TierId{0},
+                                .name = "t",
+                                .root = folder_.path(),
+                                .io_engine = IoEngine::kThreads,
+                                .io_threads = 1},
+                               {}, &recorder_);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    tier_ = *std::move(opened);
+    std::ofstream(file_) << "old, and damaged";
+  }
+  ~SetAsideTest() override { EXPECT_TRUE(tier_->Stop(Now() + 60 * kSecond)); }
+
+  Completion SetAside(absl::AnyInvocable<absl::StatusOr<bool>(int)> damaged,
+                      absl::AnyInvocable<int()> replace) {
+    tier_->SetAside({Ticket{++asked_}, &path_, std::move(damaged), std::move(replace)});
+    recorder_.Await(asked_);
+    return recorder_.completions().back();
+  }
+  std::string Content() const {
+    std::string content;
+    std::getline(std::ifstream(file_) >> std::ws, content);
+    return content;
+  }
+
+  const TemporaryFolder folder_;
+  const std::string path_ = "v1/file";
+  const std::string file_ = folder_.path() + "/" + path_;
+  Recorder recorder_;
+  std::unique_ptr<Tier> tier_;
+  uint64_t asked_ = 0;
+};
+
+TEST_F(SetAsideTest, AFileIsJudgedAsItsTierReadsIt) {
+  std::atomic<int> flags{0};
+  (void)SetAside(
+      [&](int fd) {
+        flags = fcntl(fd, F_GETFL);
+        return false;
+      },
+      nullptr);
+  EXPECT_EQ((flags & O_DIRECT) != 0, tier_->facts().direct);
+}
+
+TEST_F(SetAsideTest, AnotherFileHasTheNameBeforeTheDamagedOneIsGone) {
+  const auto damaged = [](int) { return true; };
+  const auto replace = [this] {
+    EXPECT_FALSE(std::filesystem::exists(file_));
+    EXPECT_EQ(folder_.Files().size(), asked_ < 3 ? 1u : 0u);
+    std::ofstream(file_) << "new";
+    return 0;
+  };
+  EXPECT_EQ(SetAside(damaged, [] { return ENOSPC; }).error, ENOSPC);
+  EXPECT_EQ(Content(), "old, and damaged");
+  EXPECT_EQ(SetAside(damaged, replace).code, absl::StatusCode::kOk);
+  EXPECT_EQ(Content(), "new");
+  std::filesystem::remove(file_);
+  EXPECT_EQ(SetAside(damaged, replace).code, absl::StatusCode::kOk);  // There was none.
+  EXPECT_EQ(Content(), "new");
+  EXPECT_EQ(SetAside(damaged, [] { return EEXIST; }).code, absl::StatusCode::kOk);
+  EXPECT_FALSE(std::filesystem::exists(file_));
+}
+
+TEST_F(SetAsideTest, ASoundFileIsNotReplaced) {
+  EXPECT_EQ(SetAside([](int) { return false; },
+                     [] {
+                       ADD_FAILURE() << "its name is not free";
+                       return 0;
+                     })
+                .code,
+            absl::StatusCode::kOk);
+  EXPECT_EQ(Content(), "old, and damaged");
 }
 
 }  // namespace

@@ -31,12 +31,15 @@ class PublicationTest : public testing::Test {
 
 TEST_F(PublicationTest, AFileComesUnderItsNameWholeAndLeavesNothingElse) {
   {
-    Publication publication(root_.get(), kPath, /*direct=*/false);
+    Publication publication(root_.get(), kPath, /*direct=*/false, /*fsync=*/false);
     ASSERT_EQ(publication.Begin(), 0);
     ASSERT_EQ(publication.Append(blocks_.Part(0, 4096)), 0);
     EXPECT_FALSE(fs::exists(fs::path(folder_.path()) / kPath));
     ASSERT_EQ(publication.Append(blocks_.Part(4096, 4096)), 0);
     ASSERT_EQ(publication.Finish(), 0);
+    EXPECT_FALSE(fs::exists(fs::path(folder_.path()) / kPath));
+    ASSERT_EQ(publication.Link(), 0);
+    EXPECT_EQ(folder_.Files().size(), 1u);
   }
   EXPECT_EQ(folder_.Files().size(), 1u);
   const std::string want(reinterpret_cast<const char*>(blocks_.data()), blocks_.size());
@@ -45,7 +48,7 @@ TEST_F(PublicationTest, AFileComesUnderItsNameWholeAndLeavesNothingElse) {
 
 TEST_F(PublicationTest, WhatIsNotFinishedLeavesNothing) {
   {
-    Publication publication(root_.get(), kPath, false);
+    Publication publication(root_.get(), kPath, false, false);
     ASSERT_EQ(publication.Begin(), 0);
     ASSERT_EQ(publication.Append(blocks_.Part(0, 4096)), 0);
     EXPECT_EQ(folder_.Files().size(), 1u);
@@ -57,10 +60,11 @@ TEST_F(PublicationTest, ANameThatIsTakenStays) {
   fs::create_directories((fs::path(folder_.path()) / kPath).parent_path());
   std::ofstream(fs::path(folder_.path()) / kPath) << "another";
   {
-    Publication publication(root_.get(), kPath, false);
+    Publication publication(root_.get(), kPath, false, false);
     ASSERT_EQ(publication.Begin(), 0);
     ASSERT_EQ(publication.Append(blocks_.bytes()), 0);
-    EXPECT_EQ(publication.Finish(), EEXIST);
+    ASSERT_EQ(publication.Finish(), 0);
+    EXPECT_EQ(publication.Link(), EEXIST);
   }
   EXPECT_EQ(Content(), "another");
   EXPECT_EQ(folder_.Files().size(), 1u);

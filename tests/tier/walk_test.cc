@@ -47,12 +47,26 @@ class WalkTest : public testing::Test {
   absl::Status Run(absl::FunctionRef<bool(const std::string&)> visit) {
     const UniqueFd fd(open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     counts_ = {};
-    return WalkChunks(fd.get(), visit, &counts_);
+    entered_ = 0;
+    return WalkChunks(
+        fd.get(), [this] { return ++entered_ <= enter_max_; }, visit, &counts_);
   }
 
   TemporaryFolder folder_;
   WalkCounts counts_;
+  int entered_ = 0;  // Folders.
+  int enter_max_ = 1000;
 };
+
+TEST_F(WalkTest, EachFolderIsAskedForAndTheWalkEndsWhereItMayNotEnter) {
+  Make("v1/" + kSpace + "/01/23/" + kFirst + ".kv");
+  fs::create_directories(root() / "v1" / kSpace / "44" / "55");
+  EXPECT_EQ(Paths().size(), 1u);
+  EXPECT_EQ(entered_, 6);  // v1, the namespace, and two below it, with one each.
+  enter_max_ = 3;
+  EXPECT_LE(Paths().size(), 0u);
+  EXPECT_EQ(entered_, 4);
+}
 
 TEST_F(WalkTest, ARootWithoutFilesHasNone) {
   EXPECT_THAT(Paths(), IsEmpty());
