@@ -65,6 +65,9 @@ void Staging::SetWritesOut(TierId tier, bool out) {
 }
 
 void Staging::Pump(TierSet demand, bool stores_wait, TimeNs now) {
+  for (const auto& [id, tier] : std::exchange(not_written_, {})) {
+    queue_.OnWritten(id, tier, false, now);
+  }
   // What is handled at once may leave more to say.
   for (auto commands = queue_.Poll(demand, stores_wait, now); !commands.empty();
        commands = queue_.Poll(demand, stores_wait, now)) {
@@ -136,6 +139,11 @@ void Staging::NoteAside(TierId tier, const std::string& path) {
 void Staging::Submit(Ticket ticket) {
   const Write& write = writes_.at(ticket);
   const StagedChunk& chunk = *chunks_.at(write.chunk);
+  if (chunk.damaged) {  // Found while it waited.
+    not_written_.emplace_back(write.chunk, write.tier);
+    writes_.erase(ticket);
+    return;
+  }
   // What would be met there now is not what will be there.
   if (parts_.asides->WhenDone(write.tier, chunk.path, [this, ticket] { Submit(ticket); })) return;
   tier::WriteRequest request{ticket, &chunk.path, write.header->bytes, {}};

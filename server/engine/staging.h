@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -149,6 +150,8 @@ class Staging {
   uint64_t next_id_ = 1;
   uint64_t next_ticket_ = 1;
   std::vector<DurableNotice> notices_;
+  // Writes of chunks that were found damaged before they began.
+  std::vector<std::pair<StagedId, TierId>> not_written_;
 };
 
 }  // namespace kvstream::engine

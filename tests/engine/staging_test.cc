@@ -152,6 +152,27 @@ TEST_F(StagingTest, AStoreThatMeetsAFileOnItsWayOutIsWrittenAnew) {
   EXPECT_LT(existed, 60) << "of 100 whose order was open";
 }
 
+TEST_F(StagingTest, AWriteThatWaitsForADamagedFileIsNotBegunForACondemnedChunk) {
+  Add();
+  AdvanceTo(kSecond);
+  staging_->TakeNotices();
+  ASSERT_TRUE(Indexed());
+  Damage();
+  SetAside();
+  Add();  // Its write waits for that.
+  const uint64_t written = tier_->stats().bytes_written.Get();
+  staging_->Condemn(id_, now_);
+  AdvanceTo(2 * kSecond);
+  staging_->Pump({}, false, now_);
+  AdvanceTo(3 * kSecond);
+  EXPECT_EQ(tier_->stats().bytes_written.Get(), written);
+  EXPECT_TRUE(staging_->empty() && asides_->empty());
+  const auto notices = staging_->TakeNotices();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_EQ(notices[0].code, absl::StatusCode::kUnavailable);
+  EXPECT_EQ(slots_->used(), 0u);
+}
+
 TEST_F(StagingTest, ACondemnedChunkIsWithdrawnAndNoCopyOfItIsKept) {
   Add();  // Its write is under way.
   staging_->Condemn(id_, now_);
