@@ -170,6 +170,7 @@ void ReadOps::Execute(const sched::ReadSegment& command) {
   read.segment = command.segment;
   read.tier = command.tier;
   read.slot = command.slot;
+  read.generation = parts_.index->GenerationOf(plan.key, command.content, command.tier);
   to_submit_[command.tier.value].push_back(tier::ReadRequest{
       command.ticket, &plan.path, plan.shape.FileOffsetOf(command.segment),
       plan.shape.PaddedBytesOf(command.segment), parts_.pool + command.slot.offset});
@@ -180,7 +181,8 @@ void ReadOps::Execute(const sched::ReplicaFailed& command) {
   TierEngineStats& stats = parts_.stats->tiers[command.tier.value];
   // What the daemon itself was short of says nothing of the replica.
   if (command.code != absl::StatusCode::kResourceExhausted) {
-    parts_.index->RemoveReplica(plan.key, command.content, command.tier);
+    parts_.index->RemoveReplica(plan.key, command.content, command.tier,
+                                reads_.at(command.read).generation);
   }
   if (command.code == absl::StatusCode::kNotFound) {
     stats.missing_files.Add();

@@ -106,6 +106,8 @@ class ReadOps {
     uint32_t segment = 0;
     TierId tier;
     sched::Slot slot;
+    // Of the replica as it began.
+    uint16_t generation = 0;
     uint32_t copies = 0;  // Of its slot: SegmentCopy entries.
   };
   // A command to copy a segment. Each operation in it is answered on its own: one worker may be

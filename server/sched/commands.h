@@ -91,6 +91,8 @@ struct ReplicaFailed {
   ContentId content;
   TierId tier;
   absl::StatusCode code = absl::StatusCode::kUnavailable;
+  // The read that showed it; one of them, where several did.
+  Ticket read;
 };
 
 // An item's outcome is final: OK, NOT_FOUND, DATA_LOSS, UNAVAILABLE, or why its batch ended early.

@@ -148,7 +148,7 @@ class Router {
   // All copies of its slot have ended.
   void EndCopies(uint32_t read);
   void EndCopyFor(Waiter& waiter, uint32_t segment, bool ok);
-  void FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code);
+  void FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code, Ticket read);
   // Puts a segment where it belongs: waiting, being read, or idle.
   void Reconsider(Fetch& fetch, uint32_t segment);
   // The same for all of a fetch, after its waiters or its tiers changed.

@@ -1,5 +1,6 @@
 // Fetches, reads and copies: how a segment gets from a tier to everyone who waits for it.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "server/base/check.h"
@@ -54,7 +55,7 @@ void Router::OnRead(Ticket ticket, absl::StatusCode code, TimeNs now) {
     StartCopy(index);
   } else {
     FreeRead(index);
-    if (!ok) FailReplica(fetch, tier, code);
+    if (!ok) FailReplica(fetch, tier, code, ticket);
     Reconsider(fetch, number);
   }
   UpdateOrphans(fetch, number);
@@ -124,11 +125,12 @@ void Router::EndCopies(uint32_t index) {
   const uint32_t segment = read.segment;
   const TierId tier = read.tier;
   const bool damaged = read.damaged;
+  const Ticket ticket = read.ticket;
   fetch.copies -= 1;
   fetch.segments[segment].copied = kNoRead;
   SetStage(fetch, segment, Stage::kIdle);
   FreeRead(index);
-  if (damaged) FailReplica(fetch, tier, absl::StatusCode::kDataLoss);
+  if (damaged) FailReplica(fetch, tier, absl::StatusCode::kDataLoss, ticket);
   Reconsider(fetch, segment);
 }
 
@@ -146,11 +148,11 @@ void Router::EndCopyFor(Waiter& w, uint32_t segment, bool ok) {
   w.leaving = true;
 }
 
-void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code) {
+void Router::FailReplica(Fetch& fetch, TierId tier, absl::StatusCode code, Ticket read) {
   if (!fetch.failed.Has(tier)) {
     fetch.failed.Add(tier);
     if (fetch.worst != absl::StatusCode::kDataLoss) fetch.worst = code;
-    commands_.push_back(ReplicaFailed{fetch.content, tier, code});
+    commands_.push_back(ReplicaFailed{fetch.content, tier, code, read});
   }
   if (fetch.tiers.Has(tier)) {
     const auto segments = static_cast<uint32_t>(fetch.segments.size());
@@ -269,17 +271,19 @@ void Router::NoteOverdue(Fetch& fetch, const Batch& batch, TimeNs now) {
 
 void Router::FailOverdue(Fetch& fetch) {
   TierSet failed;
+  std::array<Ticket, kTiersMax> reads;
   for (const SegmentState& segment : fetch.segments) {
     TierSet once;
     for (const uint32_t r : segment.reads) {
       if (!reads_[r].overdue) continue;
       if (once.Has(reads_[r].tier)) failed.Add(reads_[r].tier);
       once.Add(reads_[r].tier);
+      reads[reads_[r].tier.value] = reads_[r].ticket;
     }
   }
   for (const TierLane& lane : lanes_) {
     if ((failed & fetch.tiers).Has(lane.id())) {
-      FailReplica(fetch, lane.id(), absl::StatusCode::kUnavailable);
+      FailReplica(fetch, lane.id(), absl::StatusCode::kUnavailable, reads[lane.id().value]);
     }
   }
 }

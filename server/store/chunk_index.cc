@@ -69,17 +69,35 @@ void ChunkIndex::Add(const KeyDigest& key, const NamespaceId& name_space, const 
   if (copy == entry.copies.end()) {
     entry.copies.push_back({.content = content,
                             .tiers = {},
+                            .generations = {},
                             .staged = false,
                             .checksums = {checksums.begin(), checksums.end()}});
     copy = std::prev(entry.copies.end());
+  }
+  for (uint32_t t = 0; t < kTiersMax; ++t) {
+    if (!tiers.Without(copy->tiers).Has(TierId{t})) continue;
+    if (++generation_ == 0) ++generation_;
+    copy->generations[t] = generation_;
   }
   copy->tiers = copy->tiers | tiers;
   copy->staged |= staged;
   SortCopies(entry.copies);
 }
 
-bool ChunkIndex::RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier) {
+uint16_t ChunkIndex::GenerationOf(const KeyDigest& key, const ContentId& content,
+                                  TierId tier) const {
   KV_CHECK(tier.value < kTiersMax);
+  const IndexEntry* entry = Find(key);
+  if (entry == nullptr) return 0;
+  for (const ContentCopy& copy : entry->copies) {
+    if (copy.content == content && copy.tiers.Has(tier)) return copy.generations[tier.value];
+  }
+  return 0;
+}
+
+bool ChunkIndex::RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier,
+                               uint16_t generation) {
+  if (generation == 0 || GenerationOf(key, content, tier) != generation) return false;
   return RemoveWhere(key, TierSet::Of(tier), false,
                      [&content](const ContentCopy& copy) { return copy.content == content; });
 }

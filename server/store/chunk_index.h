@@ -5,6 +5,7 @@
 // its last bits); replicas combine only within one.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -22,6 +23,8 @@ struct ContentCopy {
   ContentId content;
   // Tiers with a published file of it.
   TierSet tiers;
+  // By TierId, of those in `tiers`: told from one that was withdrawn before it.
+  std::array<uint16_t, kTiersMax> generations{};
   // Complete in the staging pool.
   bool staged = false;
   // Checksums of its segments.
@@ -52,9 +55,14 @@ class ChunkIndex {
   void AddStaged(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
                  const ContentId& content, std::span<const uint64_t> checksums);
 
-  // Withdraws; a copy that is not there is ignored, so that an old failure cannot undo a newer
-  // success. True when that removed the last copy of the key.
-  bool RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier);
+  // Which publication of a content the tier's file is; 0: it has none. 2^16 later a number comes
+  // again, which may cost a miss.
+  uint16_t GenerationOf(const KeyDigest& key, const ContentId& content, TierId tier) const;
+
+  // Withdraws; a copy that is not there, or of another generation, is ignored, so that an old
+  // failure cannot undo a newer success. True when that removed the last copy of the key.
+  bool RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier,
+                     uint16_t generation);
   // Withdraws what the tier holds, whatever its content.
   bool RemoveReplicas(const KeyDigest& key, TierId tier);
   bool RemoveStaged(const KeyDigest& key, const ContentId& content);
@@ -84,6 +92,7 @@ class ChunkIndex {
 
   absl::flat_hash_map<KeyDigest, IndexEntry> entries_;
   absl::flat_hash_map<NamespaceId, Usage> usage_;  // Of those that have chunks.
+  uint16_t generation_ = 0;                        // The last one; never 0 once there is one.
 };
 
 }  // namespace kvstream::store

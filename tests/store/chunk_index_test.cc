@@ -23,6 +23,11 @@ class ChunkIndexTest : public ::testing::Test {
   void Add(const ContentId& content, TierId tier) {
     index_.AddReplica(key_, name_space_, kShape, content, checksums_, tier);
   }
+  uint16_t Generation(TierId tier) { return index_.GenerationOf(key_, one_, tier); }
+  // As a failure of what is there now.
+  bool Remove(const ContentId& content, TierId tier) {
+    return index_.RemoveReplica(key_, content, tier, index_.GenerationOf(key_, content, tier));
+  }
   void Stage(const ContentId& content) {
     index_.AddStaged(key_, name_space_, kShape, content, checksums_);
   }
@@ -72,7 +77,7 @@ TEST_F(ChunkIndexTest, VisibleMeansThatSomeCopyIsThere) {
   EXPECT_FALSE(index_.RemoveStaged(key_, one_));
   ASSERT_NE(index_.Find(key_), nullptr);
   EXPECT_FALSE(index_.Find(key_)->copies[0].staged);
-  EXPECT_TRUE(index_.RemoveReplica(key_, one_, kNvme));
+  EXPECT_TRUE(Remove(one_, kNvme));
   EXPECT_EQ(index_.Find(key_), nullptr);
   EXPECT_EQ(index_.chunks(), 0u);
 }
@@ -92,22 +97,22 @@ TEST_F(ChunkIndexTest, TwoContentsOfOneKeyStayApart) {
   ASSERT_EQ(entry->copies.size(), 2u);
   EXPECT_EQ(entry->copies[0].tiers, TierSet::Of(kNvme));
   EXPECT_EQ(entry->copies[1].tiers, TierSet::Of(kPfs));
-  EXPECT_FALSE(index_.RemoveReplica(key_, one_, kNvme));
+  EXPECT_FALSE(Remove(one_, kNvme));
   ASSERT_EQ(entry->copies.size(), 1u);
   EXPECT_EQ(entry->copies[0].content, two_);
 }
 
 TEST_F(ChunkIndexTest, OldFailureCannotUndoANewerSuccess) {
   Add(two_, kNvme);
-  EXPECT_FALSE(index_.RemoveReplica(key_, one_, kNvme));
-  EXPECT_FALSE(index_.RemoveReplica(key_, two_, kPfs));
+  EXPECT_FALSE(Remove(one_, kNvme));
+  EXPECT_FALSE(Remove(two_, kPfs));
   EXPECT_FALSE(index_.RemoveStaged(key_, two_));
   ASSERT_NE(index_.Find(key_), nullptr);
   EXPECT_EQ(index_.Find(key_)->copies[0].tiers, TierSet::Of(kNvme));
 }
 
 TEST_F(ChunkIndexTest, WithdrawingFromAnUnknownKeyIsIgnored) {
-  EXPECT_FALSE(index_.RemoveReplica(key_, one_, kNvme));
+  EXPECT_FALSE(Remove(one_, kNvme));
   EXPECT_FALSE(index_.RemoveStaged(key_, one_));
 }
 
@@ -121,8 +126,8 @@ TEST_F(ChunkIndexTest, StagedCopyComesFirstThenTheOneOnMoreTiers) {
   EXPECT_EQ(index_.Find(key_)->copies[0].content, one_);
   index_.RemoveStaged(key_, one_);
   EXPECT_EQ(index_.Find(key_)->copies[0].content, two_);
-  index_.RemoveReplica(key_, two_, kPfs);
-  index_.RemoveReplica(key_, two_, kArchive);
+  Remove(two_, kPfs);
+  Remove(two_, kArchive);
   EXPECT_EQ(index_.Find(key_)->copies[0].content, one_);
 }
 
@@ -192,10 +197,10 @@ TEST_F(ChunkIndexTest, UsageCountsEachChunkOnceInItsNamespace) {
   EXPECT_EQ(usage.at(first).chunks, 2u);
   EXPECT_EQ(usage.at(first).bytes, 2 * kShape.payload_bytes);
   EXPECT_EQ(usage.at(name_space_).chunks, 1u);
-  EXPECT_TRUE(index_.RemoveReplica(key_, one_, kNvme));
+  EXPECT_TRUE(Remove(one_, kNvme));
   EXPECT_FALSE(index_.usage().contains(name_space_)) << "its last chunk is gone";
   key_.bytes[0] = 2;
-  EXPECT_TRUE(index_.RemoveReplica(key_, one_, kNvme));
+  EXPECT_TRUE(Remove(one_, kNvme));
   EXPECT_EQ(index_.usage().at(first).chunks, 1u);
   EXPECT_EQ(index_.usage().at(first).bytes, kShape.payload_bytes);
 }
@@ -209,6 +214,32 @@ TEST_F(ChunkIndexDeathTest, AnotherShapeForOneKeyIsNeverTaken) {
 
 TEST_F(ChunkIndexDeathTest, ChecksumsThatDoNotMatchTheShapeAreNeverTaken) {
   EXPECT_DEATH(index_.AddStaged(key_, name_space_, {4096, 4096}, one_, checksums_), "checksums");
+}
+
+TEST_F(ChunkIndexTest, AFailureOfAnOlderFileUndoesNoPublicationOfTheSameContent) {
+  Add(one_, kNvme);
+  const uint16_t first = Generation(kNvme);
+  Add(one_, kNvme);  // It is there.
+  Add(one_, kPfs);   // Of another tier.
+  EXPECT_EQ(Generation(kNvme), first);
+  EXPECT_FALSE(index_.RemoveReplicas(key_, kNvme));
+  EXPECT_EQ(Generation(kNvme), 0);
+  Add(one_, kNvme);
+  EXPECT_NE(Generation(kNvme), first);
+  EXPECT_FALSE(index_.RemoveReplica(key_, one_, kNvme, first));
+  EXPECT_FALSE(index_.RemoveReplica(key_, one_, kNvme, 0));
+  EXPECT_TRUE(index_.Find(key_)->copies[0].tiers.Has(kNvme));
+  EXPECT_FALSE(index_.RemoveReplica(key_, one_, kNvme, Generation(kNvme)));
+  EXPECT_EQ(index_.Find(key_)->copies[0].tiers, TierSet::Of(kPfs));
+}
+
+TEST_F(ChunkIndexTest, AFailureOfAnOlderFileUndoesNoPublicationOfAKeyThatWasGone) {
+  Add(one_, kNvme);
+  const uint16_t first = Generation(kNvme);
+  EXPECT_TRUE(index_.RemoveReplicas(key_, kNvme));
+  Add(one_, kNvme);
+  EXPECT_FALSE(index_.RemoveReplica(key_, one_, kNvme, first));
+  EXPECT_NE(index_.Find(key_), nullptr);
 }
 
 }  // namespace
