@@ -16,10 +16,12 @@ void Print(const v1::ScrubProgress& progress, bool json) {
   if (json) {
     std::printf("%s\n", ToJson(progress).c_str());
   } else {
-    std::printf("tier %s: %s%s files, %s, %s damaged, %s repaired\n", progress.tier().c_str(),
-                progress.done() ? "done, " : "", FormatCount(progress.files()).c_str(),
-                FormatBytes(progress.bytes()).c_str(), FormatCount(progress.damaged()).c_str(),
-                FormatCount(progress.repaired()).c_str());
+    std::printf("tier %s: %s%s files, %s, %s damaged, %s repaired, %s unreadable, %s foreign\n",
+                progress.tier().c_str(), progress.done() ? "done, " : "",
+                FormatCount(progress.files()).c_str(), FormatBytes(progress.bytes()).c_str(),
+                FormatCount(progress.damaged()).c_str(), FormatCount(progress.repaired()).c_str(),
+                FormatCount(progress.unreadable()).c_str(),
+                FormatCount(progress.foreign()).c_str());
   }
   std::fflush(stdout);
 }
@@ -39,16 +41,18 @@ int RunScrub(const Command& command, Globals globals, const std::vector<std::str
     return *code;
   }
   if (!rest.empty()) return UsageError(command, "takes no argument \"" + rest[0] + "\"");
-  uint64_t left_damaged = 0;
+  uint64_t not_in_order = 0;
   const absl::Status ended =
       Admin(globals.socket, absl::Seconds(globals.timeout_s))
           .Scrub(tier, mib_per_s * kMiB, [&](const v1::ScrubProgress& progress) {
             Print(progress, globals.json);
-            if (progress.done()) left_damaged += progress.damaged() - progress.repaired();
+            if (progress.done()) {
+              not_in_order += progress.damaged() - progress.repaired() + progress.unreadable();
+            }
             return true;
           });
   if (!ended.ok()) return Fail(command, ended, CodeForCall(ended));
-  return left_damaged == 0 ? kDone : kFailed;
+  return not_in_order == 0 ? kDone : kFailed;
 }
 
 }  // namespace kvstream::ctl

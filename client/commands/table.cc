@@ -32,10 +32,15 @@ constexpr Command kCommands[] = {
      RunTier, "out in"},
     {"scrub", "[--tier NAME] [--mib-per-s N]",
      "Reads every chunk file of the tiers and repairs what is damaged",
-     "\nA damaged file is set aside, and written anew from another tier that has it. A line\n"
-     "comes about every second and when a tier is done; with --json each is an object. Ends\n"
-     "with exit code 1 when a damaged file could not be repaired. To interrupt it ends the\n"
-     "scrub; what it has done stays.\n",
+     "\nA damaged file is written anew from another tier that has it; one of which no other\n"
+     "tier has a whole copy is deleted. What could not be read just now, and what is no chunk\n"
+     "file of this version, is counted and left alone. A line comes about every second and\n"
+     "when a tier is done; with --json each is an object. It runs until all files are read:\n"
+     "--timeout-s does not limit it. A tier that is out, or does not answer, is waited for\n"
+     "for a minute. Ends with exit code 1 when a damaged file is not repaired, a file could\n"
+     "not be read, or another client's scrub runs; with 3 when such a tier was not scrubbed\n"
+     "to its end, or the daemon is gone. To interrupt it ends the scrub; what it has done\n"
+     "stays.\n",
      RunScrub},
     {"drain", "[--timeout-ms MS]",
      "Makes the daemon refuse new operations and write what is staged",

@@ -39,14 +39,16 @@ TEST(ScrubStreamTest, TheEngineIsAskedAndItsWordsAreHandedOn) {
   EXPECT_EQ(progress.tier(), "pfs");
   EXPECT_EQ(progress.boot_id(), std::string(16, 7));
   EXPECT_FALSE(progress.done());
-  begin.sink->Send(
-      {.tier = kPfs, .files = 1, .bytes = 2, .damaged = 3, .repaired = 4, .done = true});
+  begin.sink->Send({kPfs, /*files=*/1, /*bytes=*/2, /*damaged=*/3, /*repaired=*/4, /*unreadable=*/5,
+                    /*foreign=*/6, /*done=*/true});
   begin.sink->End(absl::OkStatus());
   ASSERT_TRUE(call.stream->Read(&progress));
   EXPECT_EQ(progress.files(), 1u);
   EXPECT_EQ(progress.bytes(), 2u);
   EXPECT_EQ(progress.damaged(), 3u);
   EXPECT_EQ(progress.repaired(), 4u);
+  EXPECT_EQ(progress.unreadable(), 5u);
+  EXPECT_EQ(progress.foreign(), 6u);
   EXPECT_TRUE(progress.done());
   EXPECT_FALSE(call.stream->Read(&progress));
   EXPECT_TRUE(call.stream->Finish().ok());
@@ -88,13 +90,16 @@ TEST(ScrubStreamTest, ASlowReaderGetsTheNewestAndEveryTiersEnd) {
   begin.sink->End(absl::OkStatus());
   v1::ScrubProgress progress;
   uint64_t last = 0;
+  uint64_t came = 0;
   bool done = false;
   while (call.stream->Read(&progress)) {
+    ++came;
     EXPECT_GT(progress.files(), last);
     last = progress.files();
     done = progress.done();
   }
   EXPECT_EQ(last, 10001u);
+  EXPECT_LT(came, 5000u);
   EXPECT_TRUE(done);
   EXPECT_TRUE(call.stream->Finish().ok());
 }
