@@ -8,11 +8,14 @@ namespace {
 
 // The longest that a daemon lets a drain take.
 constexpr absl::Duration kDrainMax = absl::Hours(1);
+// Calls without a deadline end with the daemon all the same.
+constexpr absl::Duration kKeepalive = absl::Seconds(20);
 
 }  // namespace
 
 Admin::Admin(const std::string& grpc_socket, absl::Duration call_timeout)
-    : call_timeout_(call_timeout), stub_(v1::Admin::NewStub(OpenChannel(grpc_socket))) {}
+    : call_timeout_(call_timeout),
+      stub_(v1::Admin::NewStub(OpenChannel(grpc_socket, kKeepalive))) {}
 
 void Admin::SetDeadline(absl::Duration timeout, grpc::ClientContext* context) const {
   context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));

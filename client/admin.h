@@ -19,7 +19,8 @@ namespace kvstream {
 
 class Admin {
  public:
-  // A call takes at most `call_timeout`.
+  // A call takes at most `call_timeout`. Scrub and Watch take their time; they end with UNAVAILABLE
+  // where the daemon does not answer for 40 s.
   Admin(const std::string& grpc_socket, absl::Duration call_timeout);
 
   // Takes a tier out of service or brings it back. A tier that was brought back is still

@@ -26,6 +26,8 @@ constexpr char kKvCacheName[] = "kvstream.v1.KvCache";
 constexpr int kStreamsPerConnectionMax = 1024;
 // A connection without a call for this long is closed; a client's next call opens another.
 constexpr int kIdleConnectionMs = 60'000;
+// A client may ask so often whether the daemon lives.
+constexpr int kPingsApartMs = 10'000;
 // What gRPC itself may hold of messages on their way: this, or as many of the largest.
 constexpr uint64_t kTransportBytesMin = 256 * kMiB;
 constexpr uint64_t kTransportMessagesMax = 8;
@@ -46,6 +48,7 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
 void BoundConnections(const Limits& limits, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingsApartMs);
   // A connection that does not begin to speak HTTP/2.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                               static_cast<int>(limits.hello_max / kMillisecond));
