@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bench/sim/event_queue.h"
+
 namespace kvstream::sim {
 namespace {
 
 using Kind = BandwidthOptions::Kind;
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / 1e9; }
-
-// Rounded up: never done before its time.
-TimeNs ToNs(double seconds) { return static_cast<TimeNs>(std::ceil(seconds * 1e9)); }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -13,6 +14,9 @@
 #include "server/base/types.h"
 
 namespace kvstream::sim {
+
+// Rounded up: nothing is done before its time.
+inline TimeNs ToNs(double seconds) { return static_cast<TimeNs>(std::ceil(seconds * 1e9)); }
 
 class EventQueue {
  public:

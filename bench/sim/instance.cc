@@ -4,13 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "bench/sim/event_queue.h"
+
 namespace kvstream::sim {
-namespace {
-
-TimeNs ToNs(double seconds) { return static_cast<TimeNs>(std::ceil(seconds * 1e9)); }
-
-}  // namespace
-
 Node::Instance::Instance(Node* node)
     : node_(node),
       tokens_max_(node->model_->kv_memory_bytes() / node->model_->kv_bytes_per_token()),

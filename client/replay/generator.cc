@@ -6,7 +6,6 @@
 namespace kvstream::replay {
 namespace {
 
-constexpr uint64_t kBlockTokens = 512;
 constexpr size_t kSystemPrompts = 4;
 constexpr size_t kConversations = 16;
 

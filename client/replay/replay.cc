@@ -18,8 +18,6 @@
 namespace kvstream::replay {
 namespace {
 
-// Tokens in a block of the published traces.
-constexpr uint32_t kBlockTokens = 512;
 // Within this a broken connection is noticed.
 constexpr absl::Duration kNoticeTime = absl::Seconds(1);
 

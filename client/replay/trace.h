@@ -20,6 +20,9 @@ namespace kvstream::replay {
 // Ids fit into 36 bits, so that each word of a chunk can tell where it belongs (content.h).
 inline constexpr uint64_t kIdMax = (uint64_t{1} << 36) - 1;
 
+// Tokens in a block of the published traces.
+inline constexpr uint32_t kBlockTokens = 512;
+
 struct Request {
   uint64_t timestamp_ms = 0;
   uint64_t input_tokens = 0;

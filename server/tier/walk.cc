@@ -29,7 +29,7 @@ struct CloseFolder {
 };
 using Folder = std::unique_ptr<DIR, CloseFolder>;
 
-enum class Kind : uint8_t { kFolder, kFile, kOther };
+enum class EntryKind : uint8_t { kFolder, kFile, kOther };
 
 bool IsHex(std::string_view name, size_t digits) {
   return name.size() == digits && std::all_of(name.begin(), name.end(), [](char c) {
@@ -61,13 +61,15 @@ Folder OpenFolder(int parent_fd, const char* name) {
   return folder;
 }
 
-Kind KindOf(int folder_fd, const dirent& entry) {
-  if (entry.d_type == DT_REG) return Kind::kFile;
-  if (entry.d_type == DT_DIR) return Kind::kFolder;
-  if (entry.d_type != DT_UNKNOWN) return Kind::kOther;
+EntryKind EntryKindOf(int folder_fd, const dirent& entry) {
+  if (entry.d_type == DT_REG) return EntryKind::kFile;
+  if (entry.d_type == DT_DIR) return EntryKind::kFolder;
+  if (entry.d_type != DT_UNKNOWN) return EntryKind::kOther;
   struct stat file {};
-  if (fstatat(folder_fd, entry.d_name, &file, AT_SYMLINK_NOFOLLOW) != 0) return Kind::kOther;
-  return S_ISREG(file.st_mode) ? Kind::kFile : S_ISDIR(file.st_mode) ? Kind::kFolder : Kind::kOther;
+  if (fstatat(folder_fd, entry.d_name, &file, AT_SYMLINK_NOFOLLOW) != 0) return EntryKind::kOther;
+  return S_ISREG(file.st_mode)   ? EntryKind::kFile
+         : S_ISDIR(file.st_mode) ? EntryKind::kFolder
+                                 : EntryKind::kOther;
 }
 
 class Walk {
@@ -100,14 +102,15 @@ class Walk {
       }
       const std::string_view name = entry->d_name;
       if (name == "." || name == "..") continue;
-      const Kind kind = KindOf(dirfd(folder), *entry);
+      const EntryKind kind = EntryKindOf(dirfd(folder), *entry);
       if (level < kFolderLevels) {
-        if (kind != Kind::kFolder || !IsHex(name, level == 0 ? kDigestDigits : kFolderDigits)) {
+        if (kind != EntryKind::kFolder ||
+            !IsHex(name, level == 0 ? kDigestDigits : kFolderDigits)) {
           Pass(name);
         } else if (!Enter(folder, entry->d_name, path + "/" + entry->d_name, level + 1)) {
           return false;
         }
-      } else if (kind == Kind::kFile && IsChunkName(name, path)) {
+      } else if (kind == EntryKind::kFile && IsChunkName(name, path)) {
         files->emplace_back(name);
       } else {
         Pass(name);

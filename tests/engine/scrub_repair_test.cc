@@ -17,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr TierId kA{0};
-constexpr TierId kB{1};
 constexpr TierSet kBoth = TierSet::FromBits(3);
 
 // Damaged on tier a, whole on tier b.

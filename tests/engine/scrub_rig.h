@@ -28,6 +28,9 @@
 
 namespace kvstream::engine {
 
+inline constexpr TierId kA{0};
+inline constexpr TierId kB{1};
+
 // Three segments, the last one short.
 inline constexpr ChunkShape kScrubShape{.payload_bytes = 40 * kKiB + 17,
                                         .segment_bytes = 16 * kKiB};

@@ -19,9 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr TierId kA{0};
-constexpr TierId kB{1};
-
 TEST(ScrubberTest, WholeFilesAreReadAndLeftAsTheyAre) {
   ScrubRig rig;
   for (uint32_t key = 0; key < 5; ++key) rig.Make(0, key);

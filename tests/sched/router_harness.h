@@ -18,15 +18,14 @@
 
 namespace kvstream::sched {
 
-inline constexpr auto kOk = absl::StatusCode::kOk;
-inline constexpr auto kCancelled = absl::StatusCode::kCancelled;
-inline constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
-inline constexpr auto kDeadlineExceeded = absl::StatusCode::kDeadlineExceeded;
-inline constexpr auto kNotFound = absl::StatusCode::kNotFound;
-inline constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
-
 class RouterTest : public ::testing::Test {
  protected:
+  static constexpr auto kOk = absl::StatusCode::kOk;
+  static constexpr auto kCancelled = absl::StatusCode::kCancelled;
+  static constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+  static constexpr auto kDeadlineExceeded = absl::StatusCode::kDeadlineExceeded;
+  static constexpr auto kNotFound = absl::StatusCode::kNotFound;
+  static constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
   static constexpr uint64_t kSegment = kMiB;
   static constexpr TierId kFast{0};
   static constexpr TierId kSlow{1};
