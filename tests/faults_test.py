@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks that every test which FAULTS.md names exists, in the file that it names.
 
-A cell names a file below tests/ in backquotes, and after it the tests of that file as Suite.Name.
+A cell names a file below tests/ in backquotes, and after it the tests of that file as Suite.Name,
+or of a Python file as test_name.
 What follows MISSING is owed, and must not exist yet.
 """
 
@@ -11,11 +12,20 @@ import sys
 
 TESTS = pathlib.Path(__file__).resolve().parent
 FILE = re.compile(r"[\w/]+\.(?:cc|py)")
-TEST = re.compile(r"(\w+)\.(\w+)")
+TEST = re.compile(r"(?:(\w+)\.)?(\w+)")
 
 
 def defined(text, suite, name):
+    if suite is None:
+        return re.search(r"\bdef %s\(" % name, text) is not None
     return re.search(r"\bTEST(?:_F|_P)?\(\s*%s,\s*%s\s*\)" % (suite, name), text) is not None
+
+
+def is_test(path, word):
+    test = TEST.fullmatch(word)
+    if test is None:
+        return False
+    return word.startswith("test_") if path.suffix == ".py" else test[1] is not None
 
 
 def problems(ledger):
@@ -33,7 +43,7 @@ def problems(ledger):
                         found.append(f"line {number}: there is no tests/{word}")
                         break
                     text = path.read_text(encoding="utf-8")
-                elif text is not None and TEST.fullmatch(word):
+                elif text is not None and is_test(path, word):
                     named += 1
                     if not defined(text, *TEST.fullmatch(word).groups()):
                         found.append(f"line {number}: {path.name} has no test {word}")

@@ -69,7 +69,8 @@ class ProbeSink final : public CompletionSink {
 // can be left behind whole.
 class Try {
  public:
-  Try(const TierOptions& options, IoEngine engine, int root_fd, bool direct)
+  Try(const TierOptions& options, IoEngine engine, int root_fd, bool direct,
+      const QueueWrapper& wrap)
       : options_(options),
         root_(fcntl(root_fd, F_DUPFD_CLOEXEC, 0)),
         path_(RandomSibling("v1/", ".probe-")),
@@ -81,7 +82,7 @@ class Try {
                .direct = direct,
                .stats = &stats_,
                .sink = &sink_,
-               .wrap = {}},
+               .wrap = wrap},
         reader_(parts_),
         writer_(parts_) {}
 
@@ -170,8 +171,8 @@ absl::Status DoesNotAnswer(const TierOptions& options) {
 
 // *error is the errno of a file system that refused, *refused the error of an engine that did.
 absl::Status ProbeOnce(const TierOptions& options, IoEngine engine, int root_fd, bool direct,
-                       int* error, absl::Status* refused) {
-  auto attempt = std::make_unique<Try>(options, engine, root_fd, direct);
+                       const QueueWrapper& wrap, int* error, absl::Status* refused) {
+  auto attempt = std::make_unique<Try>(options, engine, root_fd, direct, wrap);
   *refused = attempt->Start();
   absl::Status status = refused->ok() ? attempt->Run(error) : *refused;
   if (!attempt->Stop()) {
@@ -199,7 +200,7 @@ std::string WhyNotDirect(const DirectIo& told) {
 }  // namespace
 
 absl::StatusOr<ProbeResult> Probe(const TierOptions& options, IoEngine engine, int root_fd,
-                                  absl::Status* refused) {
+                                  absl::Status* refused, const QueueWrapper& wrap) {
   *refused = absl::OkStatus();
   auto root = std::make_shared<UniqueFd>(fcntl(root_fd, F_DUPFD_CLOEXEC, 0));
   if (!root->valid()) return ErrnoStatus(errno, "duplicate the descriptor of", options.root);
@@ -214,7 +215,7 @@ absl::StatusOr<ProbeResult> Probe(const TierOptions& options, IoEngine engine, i
                      .buffered_reason = WhyNotDirect(**told)};
   if (result.buffered_reason.empty()) {
     const absl::Status status =
-        ProbeOnce(options, engine, root_fd, /*direct=*/true, &error, refused);
+        ProbeOnce(options, engine, root_fd, /*direct=*/true, wrap, &error, refused);
     if (status.ok()) return result;
     if (!refused->ok() || (error != EINVAL && error != EOPNOTSUPP)) return status;
     result.buffered_reason =
@@ -225,7 +226,7 @@ absl::StatusOr<ProbeResult> Probe(const TierOptions& options, IoEngine engine, i
   result.direct = false;
   result.alignment = kBlockBytes;
   const absl::Status status =
-      ProbeOnce(options, engine, root_fd, /*direct=*/false, &error, refused);
+      ProbeOnce(options, engine, root_fd, /*direct=*/false, wrap, &error, refused);
   if (!status.ok()) return status;
   return result;
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/tier/io_loop.h"
 #include "server/tier/tier.h"
 
 namespace kvstream::tier {
@@ -23,8 +24,8 @@ struct ProbeResult {
 // Tries direct I/O with an engine, and where the file system refuses it, buffered. Errors name the
 // tier's root and what failed; DEADLINE_EXCEEDED when the file system did not answer in half a
 // minute, and DATA_LOSS when it gave other bytes back. Where the engine could not be started,
-// `refused` is that error too. Blocks.
+// `refused` is that error too. `wrap`, if any, wraps the queues. Blocks.
 absl::StatusOr<ProbeResult> Probe(const TierOptions& options, IoEngine engine, int root_fd,
-                                  absl::Status* refused);
+                                  absl::Status* refused, const QueueWrapper& wrap = {});
 
 }  // namespace kvstream::tier

@@ -13,6 +13,7 @@
 #include "server/base/clock.h"
 #include "server/store/encoding.h"
 #include "tests/engine/scrub_rig.h"
+#include "tests/support/log_recorder.h"
 
 namespace kvstream::engine {
 namespace {
@@ -156,6 +157,7 @@ TEST(ScrubberTest, ForeignFilesOtherVersionsAndLinksAreLeftAlone) {
 }
 
 TEST(ScrubberTest, AFileThatCannotBeReadNowIsCountedAndLeft) {
+  const test::LogRecorder log;
   ScrubRig rig;
   rig.Make(0, 1);
   rig.Flip(0, 1);
@@ -170,6 +172,7 @@ TEST(ScrubberTest, AFileThatCannotBeReadNowIsCountedAndLeft) {
   EXPECT_EQ(done.damaged, 0u);
   EXPECT_EQ(done.files, 0u);
   EXPECT_EQ(rig.stats().tiers[0].scrub_unreadable.Get(), 1u);
+  EXPECT_EQ(log.Count("a scrub could not read a file: tier=a file=v1/"), 1u);
   EXPECT_TRUE(fs::exists(rig.FileOf(0, 1)));
   ASSERT_EQ(fcntl(holder.get(), F_SETLEASE, F_UNLCK), 0);
   EXPECT_EQ(rig.Scrub(kA).damaged, 1u);
