@@ -35,12 +35,12 @@ class HungTierTest(unittest.TestCase):
         self.file_system = UserFileSystem(self.folder / "below", self.folder / "pfs")
         self.addCleanup(self.file_system.end)
 
-    def start(self, *options):
+    def start(self, *options, pfs=""):
         self.file_system.mount(*options)
         # A quarantine that a few lost reads fill, and a pool that hung writes cannot.
         self.node = Node(
             KVSTREAMD, KVSTREAMCTL, self.folder, tier=f"io_engine: {ENGINE}",
-            pfs="required: false window_mib: 4 quarantine_mib: 1 write_window_mib: 4",
+            pfs=f"required: false window_mib: 4 quarantine_mib: 1 write_window_mib: 4 {pfs}",
             config=f"pool {{ mib: 64 }} drain_ms: {DRAIN_S * 1000}")
         self.addCleanup(self.node.end)
         # Cleaned up before the daemon is waited for: what hangs in it ends.
@@ -173,10 +173,7 @@ class HungTierTest(unittest.TestCase):
         self.assertEqual(self.node.stop(), 0)
 
     def test_a_file_system_that_is_mounted_anew_at_its_mount_point_is_taken_without_a_restart(self):
-        config = self.node.config.read_text(encoding="utf-8")
-        follows = f'shared: true mount_point: "{self.file_system.root}" required: false'
-        self.node.config.write_text(config.replace("required: false", follows), encoding="utf-8")
-        self.start()
+        self.start(pfs=f'shared: true mount_point: "{self.file_system.root}"')
         replay = self.replay(100)
         self.after_lookups(50)
         self.file_system.kill()

@@ -9,8 +9,10 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/base/clock.h"
@@ -178,6 +180,7 @@ class HungOperationTest : public testing::TestWithParam<std::tuple<IoEngine, Fau
 struct Abandoned {
   FaultPlan plan;
   Recorder recorder;
+  absl::Notification looked_for_folder;
   const std::string hung = "v1/hung.kv";
   const std::string deep = "v1/aa/bb/hung.kv";
   const std::string good = "v1/good.kv";
@@ -192,13 +195,14 @@ Abandoned& NewAbandoned() {
 }
 
 absl::StatusOr<std::unique_ptr<Tier>> OpenPlanned(IoEngine engine, const std::string& root,
-                                                  Abandoned* all) {
+                                                  Abandoned* all,
+                                                  test::FaultyQueue::Answer answer = nullptr) {
   TierOptions options;
   options.name = "test";
   options.root = root;
   options.io_engine = engine;
   return FileTier::Open(options, {}, &all->recorder,
-                        test::FaultyQueue::Wrapper(&all->plan, nullptr));
+                        test::FaultyQueue::Wrapper(&all->plan, std::move(answer)));
 }
 
 TEST_P(HungOperationTest, NeverEndsAndHoldsUpNoOther) {
@@ -234,11 +238,17 @@ INSTANTIATE_TEST_SUITE_P(Engines, HungOperationTest, kEnginesAndPoints, NameOf);
 
 class HungFolderTest : public testing::TestWithParam<IoEngine> {};
 
-// A folder of its own for each of 65,536 parts of the names: many writes make one.
 TEST_P(HungFolderTest, AFolderThatIsNeverMadeHoldsUpNoOtherWrite) {
   Abandoned& all = NewAbandoned();
   const TemporaryFolder folder;
-  auto tier = OpenPlanned(GetParam(), folder.path(), &all);
+  auto tier = OpenPlanned(GetParam(), folder.path(), &all,
+                          [&all](const Operation& operation, int32_t result) {
+                            const bool made = operation.kind == Operation::Kind::kMakeFolder;
+                            if (made && !all.looked_for_folder.HasBeenNotified()) {
+                              all.looked_for_folder.Notify();
+                            }
+                            return result;
+                          });
   ASSERT_TRUE(tier.ok()) << tier.status();
   const auto write = [&](uint64_t ticket, const std::string* path) {
     (*tier)->Write({.ticket = Ticket{ticket},
@@ -249,6 +259,8 @@ TEST_P(HungFolderTest, AFolderThatIsNeverMadeHoldsUpNoOtherWrite) {
   // The first open finds no folder, v1 is there, and v1/aa is the next.
   all.plan.Script(FaultPoint::kName, 2, {.kind = Fault::Kind::kNever});
   write(1, &all.deep);
+  // The next folder is asked for before the lane looks for other writes.
+  all.looked_for_folder.WaitForNotification();
   write(2, &all.good);
   all.recorder.Await(1);
   EXPECT_EQ(all.recorder.completions()[0].ticket, Ticket{2});
