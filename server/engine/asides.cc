@@ -15,6 +15,7 @@ void Asides::Begin(TierId tier, const std::string& path, const KeyDigest& key,
   const Ticket ticket{next_ticket_++};
   Aside& aside = running_[ticket];
   aside.tier = tier;
+  aside.key = key;
   aside.path = std::make_unique<const std::string>(path);
   aside.done.push_back(std::move(done));
   tiers_[tier.value]->SetAside(tier::SetAsideRequest{
@@ -38,6 +39,7 @@ void Asides::OnCompletion(const tier::Completion& completion, TimeNs now) {
   running_.erase(it);
   TierEngineStats& stats = stats_->tiers[completion.tier.value];
   if (completion.code == absl::StatusCode::kOk) {
+    Trust(aside.tier, aside.key);  // It is gone, or was judged once more.
     stats.files_set_aside.Add();
   } else {
     stats.set_aside_failures.Add();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "server/base/quiet_period.h"
 #include "server/base/types.h"
@@ -40,9 +41,18 @@ class Asides {
   void OnCompletion(const tier::Completion& completion, TimeNs now);
   bool empty() const { return running_.empty(); }
 
+  // A file that is known to be damaged and has its name all the same, until it is set aside or is
+  // trusted again: a store that meets it shall replace it, however sound its header looks.
+  void Suspect(TierId tier, const KeyDigest& key) { suspects_.emplace(tier, key); }
+  void Trust(TierId tier, const KeyDigest& key) { suspects_.erase({tier, key}); }
+  bool Suspected(TierId tier, const KeyDigest& key) const {
+    return suspects_.contains({tier, key});
+  }
+
  private:
   struct Aside {
     TierId tier;
+    KeyDigest key;
     std::unique_ptr<const std::string> path;
     std::vector<absl::AnyInvocable<void()>> done;
   };
@@ -51,6 +61,7 @@ class Asides {
   EngineStats* const stats_;
   std::function<void(TierId, const std::string&)> watcher_ = [](TierId, const std::string&) {};
   absl::flat_hash_map<Ticket, Aside> running_;
+  absl::flat_hash_set<std::pair<TierId, KeyDigest>> suspects_;
   uint64_t next_ticket_ = 1;
   std::array<QuietPeriod, kTiersMax> failure_quiet_;
 };

@@ -179,15 +179,18 @@ void ReadOps::Execute(const sched::ReadSegment& command) {
 void ReadOps::Execute(const sched::ReplicaFailed& command) {
   const ContentPlan& plan = plans_.at(command.content);
   TierEngineStats& stats = parts_.stats->tiers[command.tier.value];
+  const uint16_t generation = reads_.at(command.read).generation;
+  // Else it read what another file has taken the place of by now.
+  const bool is_there =
+      generation == parts_.index->GenerationOf(plan.key, command.content, command.tier);
   // What the daemon itself was short of says nothing of the replica.
   if (command.code != absl::StatusCode::kResourceExhausted) {
-    parts_.index->RemoveReplica(plan.key, command.content, command.tier,
-                                reads_.at(command.read).generation);
+    parts_.index->RemoveReplica(plan.key, command.content, command.tier, generation);
   }
   if (command.code == absl::StatusCode::kNotFound) {
     stats.missing_files.Add();
   } else if (command.code == absl::StatusCode::kDataLoss) {
-    parts_.asides->Begin(command.tier, plan.path, plan.key, [] {});
+    if (is_there) parts_.asides->Begin(command.tier, plan.path, plan.key, [] {});
   } else {
     stats.failed_reads.Add();
     if (!failures_quiet_[command.tier.value].IsOver(now_)) return;

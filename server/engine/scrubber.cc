@@ -12,6 +12,11 @@
 #include "server/base/logging.h"
 
 namespace kvstream::engine {
+namespace {
+
+constexpr TimeNs kLookAtHung = 10 * kSecond;
+
+}  // namespace
 
 Scrubber::~Scrubber() { Stop(Now()); }
 
@@ -56,6 +61,7 @@ void Scrubber::GoOn() {
 
 absl::Status Scrubber::StartTier(TierId tier) {
   const std::string& name = parts_.tiers[tier.value]->options().name;
+  ForgetEnded();
   if (hung_[tier.value] != nullptr) {
     return absl::UnavailableError("tier " + name + " does not answer to an earlier scrub");
   }
@@ -128,12 +134,13 @@ void Scrubber::OnDamaged(FileDamaged event) {
   const store::IndexEntry* entry = parts_.index->Find(event.key);
   if (entry != nullptr) known_ = Known{event.key, entry->name_space, entry->shape};
   parts_.index->RemoveReplicas(event.key, event.tier);
-  if (event.done == nullptr) return;
+  if (event.done == nullptr) return parts_.asides->Suspect(event.tier, event.key);
   parts_.asides->Begin(event.tier, event.path, event.key, std::move(event.done),
                        std::move(event.replace));
 }
 
 void Scrubber::OnRepaired(const FileRepaired& event) {
+  parts_.asides->Trust(event.tier, event.key);
   // The index learns nothing here of keys that it did not know: a header alone does not say that
   // the shape is the namespace's.
   const store::IndexEntry* entry = parts_.index->Find(event.key);
@@ -148,12 +155,18 @@ void Scrubber::OnRepaired(const FileRepaired& event) {
                            event.header.checksums, event.tier);
 }
 
-void Scrubber::Tick(bool draining, TimeNs now) {
+void Scrubber::ForgetEnded() {
   for (uint32_t t = 0; t < hung_.size(); ++t) {
     if (hung_[t] == nullptr || !hung_[t]->ended()) continue;
     hung_[t] = nullptr;
     parts_.stats->tiers[t].scrub_hung.Set(0);
   }
+}
+
+void Scrubber::Tick(bool draining, TimeNs now) {
+  ForgetEnded();
+  const bool some_hang = std::ranges::any_of(hung_, [](const auto& run) { return run != nullptr; });
+  look_at_hung_ = some_hang ? now + kLookAtHung : kNever;
   OnTierScrubbed();
   if (run_ != nullptr && now >= look_at_) {
     look_at_ = run_->seen_at() + options_.patience;
@@ -176,7 +189,7 @@ void Scrubber::Tick(bool draining, TimeNs now) {
 }
 
 TimeNs Scrubber::NextDeadline() const {
-  const TimeNs look = run_ != nullptr ? look_at_ : kNever;
+  const TimeNs look = std::min(run_ != nullptr ? look_at_ : kNever, look_at_hung_);
   return options_.every == 0 ? look : std::min(look, due_.value_or(0));
 }
 

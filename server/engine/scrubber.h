@@ -65,6 +65,8 @@ class Scrubber {
   // Goes on with the next tier, or ends the scrub.
   void GoOn();
   absl::Status StartTier(TierId tier);
+  // Of runs that were left behind, those that have ended since.
+  void ForgetEnded();
   // In the numbers and the log, how the run has ended.
   void Record(const absl::Status& status);
   // The run of a tier is over.
@@ -77,6 +79,7 @@ class Scrubber {
   TierId tier_;                      // Of the run.
   std::shared_ptr<ScrubRun> run_;
   TimeNs look_at_ = 0;                                     // Whether it hangs.
+  TimeNs look_at_hung_ = kNever;                           // Whether they still do.
   std::optional<BeginScrub> next_;                         // Waits for the end of one by the clock.
   std::array<std::shared_ptr<ScrubRun>, kTiersMax> hung_;  // Left behind, by TierId.
   std::optional<Known> known_;                             // Of the last damaged file.

@@ -192,7 +192,8 @@ bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& 
   }
   const auto header =
       store::DecodeHeaderOf(chunk.key, completion.existing_header, completion.existing_bytes);
-  if (header.ok() && header->shape == chunk.shape) {
+  const bool suspected = parts_.asides->Suspected(write.tier, chunk.key);
+  if (header.ok() && header->shape == chunk.shape && !suspected) {
     // Written before, by us or another node, perhaps from another computation of the same tokens:
     // what is there is what counts.
     Published(chunk, write.tier, header->content, header->checksums);

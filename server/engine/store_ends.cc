@@ -1,4 +1,5 @@
 // What a store's client is told of its chunks, and how stores end: well, by cancel or deadline.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,13 +69,16 @@ void StoreOps::DropUnadmitted(OperationId id, Operation& operation, absl::Status
 }
 
 void StoreOps::DropFollowing(OperationId id, Operation& operation, absl::StatusCode code) {
+  std::vector<uint32_t> dropped;
   for (auto& [arriving_id, arriving] : arriving_) {
     std::erase_if(arriving.followers, [&](const DurableWaiter& follower) {
       if (follower.operation != id) return false;
-      Release(id, operation, follower.chunk_index, code, false);
+      dropped.push_back(follower.chunk_index);
       return true;
     });
   }
+  std::ranges::sort(dropped);
+  for (const uint32_t index : dropped) Release(id, operation, index, code, false);
 }
 
 void StoreOps::EndEarly(OperationId id, absl::StatusCode code, TimeNs now) {

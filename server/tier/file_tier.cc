@@ -165,6 +165,7 @@ void FileTier::SetAside(SetAsideRequest request) {
 absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
   auto root = std::make_shared<UniqueFd>(Root());
   return [root, place = place_, options = body_->options, direct = body_->facts.direct] {
+    if (!root->valid()) return absl::ResourceExhaustedError("no descriptor for " + options.root);
     UniqueFd renewed;
     const absl::Status status = tier::Recheck(*root, options, direct, &renewed);
     if (!renewed.valid()) return status;

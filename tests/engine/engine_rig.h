@@ -3,10 +3,13 @@
 // rpc room.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <span>
@@ -17,6 +20,8 @@
 #include "server/base/mutex.h"
 #include "server/engine/engine.h"
 #include "server/memory/sealed_memory.h"
+#include "server/store/chunk_format.h"
+#include "server/store/chunk_key.h"
 #include "server/store/namespace.h"
 #include "server/tier/tier.h"
 
@@ -135,6 +140,38 @@ class EngineRig : public HandoffPeer {
   std::vector<std::unique_ptr<memory::SealedMemory>> mappings_;
   mutable Mutex mu_;
   std::vector<SessionId> closed_ ABSL_GUARDED_BY(mu_);
+};
+
+// The only chunk file below the root of a tier.
+struct OneFile {
+  explicit OneFile(const std::string& root) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+      if (entry.path().extension() == ".kv") path = entry.path();
+    }
+    std::vector<std::byte> block(kHeaderBytes);
+    std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(block.data()), kHeaderBytes);
+    const auto decoded = store::DecodeHeader(block);
+    EXPECT_TRUE(decoded.ok()) << decoded.status();
+    if (!decoded.ok()) return;
+    header = *decoded;
+    key = store::DigestOfEncodedKey(header.encoded_key);
+    name_space = store::NamespaceOf(header);
+  }
+  void FlipByte() const {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(kHeaderBytes);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(kHeaderBytes);
+    file.put(byte);
+  }
+  FileDamaged Damaged(TierId tier) const {
+    return {tier, store::ChunkPath(name_space, key), key, nullptr, {}};
+  }
+
+  std::filesystem::path path;
+  store::ChunkHeader header;
+  KeyDigest key;
+  NamespaceId name_space;
 };
 
 }  // namespace kvstream::engine

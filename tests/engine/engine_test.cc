@@ -331,25 +331,15 @@ TEST_F(EngineTest, NumbersArePublishedBeforeTheEndsThatTheyCount) {
 
 TEST_F(EngineTest, AReadOfAFileThatWasReplacedMeanwhileUndoesNoRepair) {
   Put(Keys(1, 1));
-  std::filesystem::path file;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(rig_.tier(0).options().root)) {
-    if (entry.path().extension() == ".kv") file = entry.path();
-  }
-  std::vector<std::byte> block(kHeaderBytes);
-  std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(block.data()), kHeaderBytes);
-  const auto header = store::DecodeHeader(block);
-  ASSERT_TRUE(header.ok()) << header.status();
-  const KeyDigest key = store::DigestOfEncodedKey(header->encoded_key);
-  const NamespaceId name_space = store::NamespaceOf(*header);
+  const OneFile file(rig_.tier(0).options().root);
 
   for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
   rig_.Poison(session_);
   Send(rig_.StepOf(next_op_, Keys(1, 1)));
   rig_.WaitUntil([this] { return rig_.tier(0).reads_held() > 0; }, "the tier reads");
   // A scrub finds the file damaged, and publishes it anew.
-  rig_.engine().Post(FileDamaged{TierId{0}, store::ChunkPath(name_space, key), key, nullptr, {}});
-  rig_.engine().Post(FileRepaired{TierId{0}, key, name_space, *header});
+  rig_.engine().Post(file.Damaged(TierId{0}));
+  rig_.engine().Post(FileRepaired{TierId{0}, file.key, file.name_space, file.header});
   rig_.WaitUntil([this] { return rig_.stats().unhandled_events.Get() == 0; }, "the loop knows");
   rig_.tier(0).failing().read = ENOENT;  // What the read meets is on its way out.
   rig_.tier(0).GateReads(false);
@@ -359,7 +349,30 @@ TEST_F(EngineTest, AReadOfAFileThatWasReplacedMeanwhileUndoesNoRepair) {
   sink_->Wait<Quiesced>(next_op_);
   EXPECT_EQ(sink_->Wait<RequestDone>(next_op_++).leading_valid, 1u);
   // Only the tier of the repaired file is left.
-  rig_.engine().Post(FileDamaged{TierId{1}, store::ChunkPath(name_space, key), key, nullptr, {}});
+  rig_.engine().Post(file.Damaged(TierId{1}));
+  EXPECT_EQ(Get(Keys(1, 1)).leading_valid, 1u);
+  EXPECT_TRUE(rig_.Holds(session_, Keys(1, 1)));
+}
+
+TEST_F(EngineTest, DamageThatAnOldReadMetTakesNoRepairedFileAside) {
+  Put(Keys(1, 1));
+  const OneFile file(rig_.tier(0).options().root);
+  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
+  rig_.Poison(session_);
+  Send(rig_.StepOf(next_op_, Keys(1, 1)));
+  rig_.WaitUntil([this] { return rig_.tier(0).reads_held() > 0; }, "the tier reads");
+  rig_.engine().Post(file.Damaged(TierId{0}));
+  rig_.engine().Post(FileRepaired{TierId{0}, file.key, file.name_space, file.header});
+  rig_.WaitUntil([this] { return rig_.stats().unhandled_events.Get() == 0; }, "the loop knows");
+  file.FlipByte();
+  rig_.tier(0).GateReads(false);
+  rig_.WaitUntil([this] { return rig_.stats().tiers[0].corrupt_reads.Get() > 0; }, "it is noticed");
+  file.FlipByte();
+  rig_.tier(1).GateReads(false);
+  sink_->Wait<Quiesced>(next_op_);
+  EXPECT_EQ(sink_->Wait<RequestDone>(next_op_++).leading_valid, 1u);
+  EXPECT_EQ(rig_.stats().tiers[0].files_set_aside.Get(), 0u);
+  rig_.engine().Post(file.Damaged(TierId{1}));
   EXPECT_EQ(Get(Keys(1, 1)).leading_valid, 1u);
   EXPECT_TRUE(rig_.Holds(session_, Keys(1, 1)));
 }

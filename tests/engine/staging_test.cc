@@ -152,6 +152,29 @@ TEST_F(StagingTest, AStoreThatMeetsAFileOnItsWayOutIsWrittenAnew) {
   EXPECT_LT(existed, 60) << "of 100 whose order was open";
 }
 
+// A scrub knows that its bytes are not right, and fetches a copy first.
+TEST_F(StagingTest, AStoreThatMeetsAFileThatIsKnownToBeDamagedReplacesIt) {
+  for (const bool suspected : {false, true}) {
+    Start(1);
+    Add();
+    AdvanceTo(10 * kMillisecond);
+    staging_->TakeNotices();
+    Damage();
+    index_->RemoveReplicas(key_, kTier);
+    if (suspected) asides_->Suspect(kTier, key_);
+    Add();
+    AdvanceTo(20 * kMillisecond);
+    ASSERT_TRUE(staging_->empty());
+    // A damaged payload under a sound header is not seen by who only looks at that.
+    EXPECT_EQ(FileIsWhole(), suspected);
+    EXPECT_TRUE(Indexed());
+    const auto notices = staging_->TakeNotices();
+    ASSERT_EQ(notices.size(), 1u);
+    EXPECT_EQ(notices[0].code, absl::StatusCode::kOk);
+    EXPECT_FALSE(asides_->Suspected(kTier, key_));
+  }
+}
+
 TEST_F(StagingTest, AWriteThatWaitsForADamagedFileIsNotBegunForACondemnedChunk) {
   Add();
   AdvanceTo(kSecond);
