@@ -43,9 +43,10 @@ absl::StatusOr<struct stat> StatRoot(const config::TierOptions& tier) {
         struct stat result;
         if (stat(root.c_str(), &result) != 0) return ErrnoStatus(errno, "stat", root);
         if (mount_point.empty()) return result;
-        absl::Status mounted = tier::CheckMounted(mount_point, result.st_dev, root);
-        if (!mounted.ok()) return mounted;
-        return result;
+        const absl::Status mounted = tier::CheckMounted(mount_point, result.st_dev, root);
+        if (mounted.ok()) return result;
+        return absl::Status(mounted.code(), std::string(mounted.message()) +
+                                                "; mount it, then start the daemon again");
       });
   return answer.has_value() ? *answer : DoesNotAnswer(tier.root);
 }

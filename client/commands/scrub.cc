@@ -35,7 +35,8 @@ int RunScrub(const Command& command, Globals globals, const std::vector<std::str
   if (auto code = ParseCommand(
           command, &globals, arguments,
           {TextOption("--tier", "NAME", "this one alone; else all, one after the other", &tier),
-           NumberOption("--mib-per-s", "N", "most that it reads in a second; the daemon's config",
+           NumberOption("--mib-per-s", "N",
+                        "most that it reads in a second; else as the daemon's config says",
                         kMibPerSecond, &mib_per_s)},
           &rest)) {
     return *code;

@@ -36,10 +36,11 @@ constexpr Command kCommands[] = {
      "tier has a whole copy is deleted. What could not be read just now, and what is no chunk\n"
      "file of this version, is counted and left alone. A line comes about every second and\n"
      "when a tier is done; with --json each is an object. It runs until all files are read:\n"
-     "--timeout-s does not limit it. A tier that is out, or does not answer, is waited for\n"
+     "--timeout does not limit it. A tier that is out, or does not answer, is waited for\n"
      "for a minute. Ends with exit code 1 when a damaged file is not repaired, a file could\n"
-     "not be read, or another client's scrub runs; with 3 when such a tier was not scrubbed\n"
-     "to its end, or the daemon is gone. To interrupt it ends the scrub; what it has done\n"
+     "not be read, another client's scrub runs, or there is no such tier; with 3 when a tier\n"
+     "was not scrubbed to its end, or did not open, or the daemon is gone. To interrupt it ends "
+     "the scrub; what it has done\n"
      "stays.\n",
      RunScrub},
     {"drain", "[--timeout-ms MS]",

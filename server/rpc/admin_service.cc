@@ -89,7 +89,7 @@ absl::StatusOr<ScrubStreams::Request> AdminService::TranslateScrub(
     const v1::ScrubRequest& request) const {
   const auto rate = TranslateScrubRate(request);
   if (!rate.ok()) return rate.status();
-  ScrubStreams::Request out{{}, *rate};
+  ScrubStreams::Request out{.tiers = {}, .bytes_per_second = *rate};
   if (!request.tier().empty()) {
     const auto tier = FindTier(request.tier());
     if (!tier.ok()) return tier.status();
@@ -97,7 +97,15 @@ absl::StatusOr<ScrubStreams::Request> AdminService::TranslateScrub(
     return out;
   }
   for (uint32_t i = 0; i < source_.tiers.size(); ++i) {
-    if (source_.tiers[i].tier != nullptr) out.tiers.Add(TierId{i});
+    const StatusSource::TierRow& row = source_.tiers[i];
+    if (row.tier != nullptr) {
+      out.tiers.Add(TierId{i});
+    } else {
+      out.at_best = absl::UnavailableError("tier " + row.name +
+                                           " was not scrubbed: it did not open when the daemon "
+                                           "started: " +
+                                           row.missing_cause);
+    }
   }
   return out;
 }

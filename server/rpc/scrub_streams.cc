@@ -54,6 +54,10 @@ class ScrubStreams::Stream final : public grpc::ServerWriteReactor<v1::ScrubProg
   explicit Stream(ScrubStreams* streams) : streams_(streams), link_(std::make_shared<Link>(this)) {}
 
   void Begin(const Request& request) {
+    {
+      absl::MutexLock lock(&mu_);
+      at_best_ = request.at_best;
+    }
     streams_->poster_.Post(
         engine::BeginScrub{request.tiers, request.bytes_per_second, std::make_shared<Sink>(link_)});
   }
@@ -130,7 +134,7 @@ class ScrubStreams::Stream final : public grpc::ServerWriteReactor<v1::ScrubProg
     }
     if (!end_.has_value()) return Next::kNothing;
     finished_ = true;
-    finish_with_ = ToGrpcStatus(*end_);
+    finish_with_ = ToGrpcStatus(end_->ok() ? at_best_ : *end_);
     return Next::kFinish;
   }
 
@@ -161,6 +165,7 @@ class ScrubStreams::Stream final : public grpc::ServerWriteReactor<v1::ScrubProg
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  absl::Status at_best_ ABSL_GUARDED_BY(mu_);  // In the place of an end that is OK.
 };
 
 void ScrubStreams::Link::Send(const engine::ScrubProgress& progress) {

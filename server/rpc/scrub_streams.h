@@ -32,6 +32,8 @@ class ScrubStreams {
     TierSet tiers;
     // 0 means the config's.
     uint64_t bytes_per_second = 0;
+    // How a scrub ends that goes well: not OK where it does not cover what was asked for.
+    absl::Status at_best = {};
   };
 
   ScrubStreams(const Facts& facts, engine::EventPoster& poster) : facts_(facts), poster_(poster) {}

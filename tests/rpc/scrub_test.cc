@@ -66,6 +66,18 @@ TEST(ScrubStreamTest, WithoutANameAllTiersThatOpenedAreMeant) {
   EXPECT_EQ(status.error_message(), "tier pfs is being scrubbed");
 }
 
+TEST(ScrubStreamTest, AScrubOfAllTiersIsNotOkWhileOneHasNotOpened) {
+  Rig rig;  // Its first tier did not open.
+  ScrubCall all(rig);
+  rig.poster.Next<engine::BeginScrub>().sink->End(absl::OkStatus());
+  const grpc::Status status = all.stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("tier nvme was not scrubbed: it did not open"));
+  ScrubCall one(rig, "pfs");
+  rig.poster.Next<engine::BeginScrub>().sink->End(absl::OkStatus());
+  EXPECT_TRUE(one.stream->Finish().ok());
+}
+
 TEST(ScrubStreamTest, WhatCannotBeDoneIsRefusedWithoutAskingTheEngine) {
   Rig rig;
   const grpc::Status unknown = ScrubCall(rig, "tape").stream->Finish();
