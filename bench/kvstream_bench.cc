@@ -28,6 +28,7 @@ Commands that start daemons of their own; --help after each tells more:
   gpu        loads and stores of GPU memory, with an engine beside them
 
 In virtual time, without a daemon:
+  cache      hit rates of the memory's policies on a trace
   simulation experiments on a simulated cluster; kvstream-sim, beside this program, runs one
 
 Commands that measure parts on one core, with Google Benchmark's options:
@@ -228,7 +229,7 @@ void Become(std::vector<std::string> arguments) {
   if (std::ranges::find(kScripts, command) != std::end(kScripts)) {
     arguments[0] = folder / (command + ".py");
     arguments.insert(arguments.begin(), "python3");
-  } else if (command == "router" || command == "stages") {
+  } else if (command == "router" || command == "stages" || command == "cache") {
     arguments[0] = folder / ("kvstream-" + command + "-bench");
   } else {
     return;
