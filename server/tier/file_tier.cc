@@ -167,7 +167,7 @@ absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
   return [root, place = place_, options = body_->options, direct = body_->facts.direct] {
     if (!root->valid()) return absl::ResourceExhaustedError("no descriptor for " + options.root);
     UniqueFd renewed;
-    const absl::Status status = tier::Recheck(*root, options, direct, &renewed);
+    absl::Status status = tier::Recheck(*root, options, direct, &renewed);
     if (!renewed.valid()) return status;
     MutexLock lock(&place->mu);
     if (place->body == nullptr) return status;
