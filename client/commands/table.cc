@@ -39,9 +39,8 @@ constexpr Command kCommands[] = {
      "--timeout does not limit it. A tier that is out, or does not answer, is waited for\n"
      "for a minute. Ends with exit code 1 when a damaged file is not repaired, a file could\n"
      "not be read, another client's scrub runs, or there is no such tier; with 3 when a tier\n"
-     "was not scrubbed to its end, or did not open, or the daemon is gone. To interrupt it ends "
-     "the scrub; what it has done\n"
-     "stays.\n",
+     "was not scrubbed to its end, or did not open, or the daemon is gone. To interrupt it\n"
+     "ends the scrub; what it has done stays.\n",
      RunScrub},
     {"drain", "[--timeout-ms MS]",
      "Makes the daemon refuse new operations and write what is staged",
