@@ -26,11 +26,11 @@ class Queue {
 
   Place Push(Entry entry) {
     bytes_ += entry.bytes;
-    entries_.push_front(std::move(entry));
+    entries_.push_front(entry);
     return entries_.begin();
   }
   Entry Take(Place place) {
-    Entry entry = std::move(*place);
+    Entry entry = *place;
     bytes_ -= entry.bytes;
     entries_.erase(place);
     return entry;
@@ -75,7 +75,7 @@ class QueuedPolicy : public CachePolicy {
  protected:
   void Put(Queue* queue, Entry entry) {
     const KeyDigest key = entry.key;
-    const auto [it, fresh] = in_.emplace(key, std::pair(queue, queue->Push(std::move(entry))));
+    const auto [it, fresh] = in_.emplace(key, std::pair(queue, queue->Push(entry)));
     KV_CHECK(fresh);
   }
   void Move(Queue* to, const KeyDigest& key) {
@@ -84,11 +84,11 @@ class QueuedPolicy : public CachePolicy {
     queue = to;
   }
   KeyDigest Out(Queue* queue, Queue::Place place, Queue* remembered) {
-    Entry entry = queue->Take(place);
+    const Entry entry = queue->Take(place);
     const KeyDigest key = entry.key;
     in_.erase(key);
     if (remembered != nullptr) {
-      out_[key] = {remembered, remembered->Push(std::move(entry))};
+      out_[key] = {remembered, remembered->Push(entry)};
     }
     return key;
   }
