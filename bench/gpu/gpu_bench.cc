@@ -19,7 +19,7 @@
 namespace kvstream {
 namespace {
 
-constexpr uint64_t kMiB = 1024 * 1024;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kChunkBytes = 16 * kMiB;
 constexpr uint64_t kPoolBytes = 2048 * kMiB;
 // Chunks of an operation, and operations at a time.
@@ -83,7 +83,8 @@ MiniEngineOptions EngineOf(const Flags& flags, uint64_t fragment, uint64_t chunk
   engine.shape.heads = 1;
   engine.shape.head_dim = static_cast<uint32_t>(fragment / 32);
   engine.chunk_blocks = static_cast<uint32_t>(runs / 2 / engine.shape.layers);
-  engine.shape.blocks = static_cast<uint32_t>(kPoolBytes / (2 * engine.shape.layers * fragment));
+  engine.shape.blocks =
+      static_cast<uint32_t>(kPoolBytes / (uint64_t{2} * engine.shape.layers * fragment));
   engine.landing.parts = static_cast<uint32_t>(flags.landing_parts);
   engine.landing.grid.blocks = static_cast<unsigned>(flags.copy_blocks);
   engine.landing.grid.threads = static_cast<unsigned>(flags.copy_threads);
@@ -265,8 +266,8 @@ absl::Status RunTiers(const Flags& flags, MiniEngine* engine) {
   for (uint64_t round = 0; round < 2 * flags.rounds; ++round) {
     const bool to_host = (round + round / 2) % 2 == 1;  // Now one first, now the other.
     const absl::Time begun = absl::Now();
-    const absl::Status read = to_host ? engine->ReadToHost(0, chunks, *buffer)
-                                      : engine->Read(0, engine->ShuffledTables(chunks, round));
+    absl::Status read = to_host ? engine->ReadToHost(0, chunks, *buffer)
+                                : engine->Read(0, engine->ShuffledTables(chunks, round));
     if (!read.ok()) return read;
     (to_host ? host : gpu).push_back(bytes / Seconds(begun) / 1e9);
   }

@@ -77,7 +77,7 @@ void Node::Instance::BeginStep() {
       const size_t bytes = node_->storage_->OnTiers(reads).size() * node_->chunk_bytes_;
       node_->stats_.bound_seconds += BoundSeconds(node_->tiers_, now(), static_cast<double>(bytes));
     }
-    node_->storage_->Read(std::move(reads), [this] { Loaded(); });
+    node_->storage_->Read(reads, [this] { Loaded(); });
   }
   const double link = static_cast<double>(host_bytes) / node_->model_->link_bytes_per_second();
   node_->events_->At(now() + ToNs(link), [this] { Loaded(); });
@@ -158,10 +158,10 @@ void Node::Instance::Prefilled() {
 }
 
 void Node::Instance::Keep(const std::vector<uint64_t>& chunks) {
-  for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
-    gpu_.Use(*chunk);
-    node_->host_.Use(*chunk);
-  }
+  std::for_each(chunks.rbegin(), chunks.rend(), [this](uint64_t chunk) {
+    gpu_.Use(chunk);
+    node_->host_.Use(chunk);
+  });
   if (node_->options_.use_storage) node_->storage_->Store(chunks);
 }
 

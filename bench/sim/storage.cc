@@ -83,7 +83,7 @@ size_t Storage::LeadingRun(const Request& chunks) const {
   return static_cast<size_t>(gap - chunks.begin());
 }
 
-OperationId Storage::Read(std::vector<Request> requests, std::function<void()> done) {
+OperationId Storage::Read(const std::vector<Request>& requests, std::function<void()> done) {
   sched::BatchSpec spec;
   spec.id = OperationId{next_batch_++};
   spec.joint = true;

@@ -71,7 +71,7 @@ class Storage {
 
   // Reads a step; `done` is called once all of it is there. A chunk that is in no tier counts as
   // there: ask LeadingRun before.
-  OperationId Read(std::vector<Request> requests, std::function<void()> done);
+  OperationId Read(const std::vector<Request>& requests, std::function<void()> done);
   // Its `done` is called all the same.
   void Cancel(OperationId batch);
   bool reading() const { return router_.batches() > 0; }

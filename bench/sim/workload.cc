@@ -221,14 +221,9 @@ std::vector<SimRequest> Interleave(std::vector<SimRequest> requests, uint64_t gr
 class SessionGuess {
  public:
   uint64_t Of(const std::vector<uint64_t>& chunks) {
-    uint64_t session = sessions_;
-    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
-      if (const auto end = ends_.find(*chunk); end != ends_.end()) {
-        session = end->second;
-        break;
-      }
-    }
-    if (session == sessions_) ++sessions_;
+    const auto known = std::find_if(chunks.rbegin(), chunks.rend(),
+                                    [this](uint64_t chunk) { return ends_.contains(chunk); });
+    const uint64_t session = known != chunks.rend() ? ends_.at(*known) : sessions_++;
     // A later turn ends a session further on, or branches off: both ends are the session's.
     if (!chunks.empty() && !seen_.contains(chunks.back())) ends_[chunks.back()] = session;
     seen_.insert(chunks.begin(), chunks.end());

@@ -82,7 +82,7 @@ absl::StatusOr<RegionHandle> LandingBuffer::RegisterRegion(const DeviceMemory& m
 }
 
 absl::Status LandingBuffer::UnregisterRegion(uint64_t region_id) {
-  const absl::Status closed = client_->UnregisterMemory(region_id);
+  absl::Status closed = client_->UnregisterMemory(region_id);
   auto copied = std::make_shared<std::promise<void>>();
   {
     absl::MutexLock lock(&mu_);

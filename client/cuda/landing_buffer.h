@@ -40,7 +40,7 @@ struct LandingOptions {
   int device = 0;
   // 1 .. 64, of so many bytes each.
   uint32_t parts = 4;
-  uint64_t part_bytes = 64 * 1024 * 1024;
+  uint64_t part_bytes = uint64_t{64} << 20;
   CopyGrid grid;
   // As CopierOptions.
   int stream_priority = CopierOptions().stream_priority;

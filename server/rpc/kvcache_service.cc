@@ -97,7 +97,7 @@ grpc::ServerUnaryReactor* KvCacheService::UnregisterMemory(
   reply->set_boot_id(RawBytes(facts_.boot_id));
   poster_.Post(engine::UnregisterMemory{
       SessionId{request->session_id()}, request->region_id(),
-      [call = std::move(call)](absl::Status status) mutable { call.Finish(status); }});
+      [call = std::move(call)](const absl::Status& status) mutable { call.Finish(status); }});
   return reactor;
 }
 

@@ -33,8 +33,9 @@ class PendingCall {
   // taken.
   absl::Status Enter(CallGate& gate, uint64_t keys) {
     auto room = gate.Enter(keys);
-    if (room.ok()) room_.emplace(*std::move(room));
-    return room.status();
+    if (!room.ok()) return room.status();
+    room_.emplace(*std::move(room));
+    return absl::OkStatus();
   }
 
   // REQUIRES: called at most once.

@@ -78,7 +78,7 @@ class StatusWatches::Watch final : public grpc::ServerWriteReactor<v1::Status> {
   std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);
 };
 
-grpc::ServerWriteReactor<v1::Status>* StatusWatches::Begin(absl::StatusOr<TimeNs> interval) {
+grpc::ServerWriteReactor<v1::Status>* StatusWatches::Begin(const absl::StatusOr<TimeNs>& interval) {
   auto* watch = new Watch(this, interval.value_or(0));
   absl::Status status = interval.status();
   if (status.ok()) status = Add(watch);

@@ -30,7 +30,7 @@ class StatusWatches {
 
   // A watch, begun, or the refusal of one: for the cause that stands in for an interval,
   // RESOURCE_EXHAUSTED past kWatchesMax, UNAVAILABLE after EndAll.
-  grpc::ServerWriteReactor<v1::Status>* Begin(absl::StatusOr<TimeNs> interval);
+  grpc::ServerWriteReactor<v1::Status>* Begin(const absl::StatusOr<TimeNs>& interval);
 
   // Ends every watch with UNAVAILABLE, for good. One whose client does not read ends when its call
   // is cancelled.

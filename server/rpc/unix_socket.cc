@@ -38,7 +38,7 @@ absl::StatusOr<gid_t> FindGroup(const std::string& name) {
   if (name.empty()) return kKeepGroup;
   group entry;
   group* found = nullptr;
-  std::vector<char> buffer(64 * 1024);
+  std::vector<char> buffer(size_t{64} << 10);
   const int error = getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
   if (error != 0) return ErrnoStatus(error, "look up group", name);
   if (found == nullptr) return absl::NotFoundError("look up group " + name + ": no such group");
