@@ -125,4 +125,4 @@ if [[ -n $gpu ]]; then
   ((status != 77)) || exit 0
   exit "$status"
 fi
-ctest --preset "$preset" -j 2 --no-tests=error ${filter:+-R "$filter"}
+ctest --preset "$preset" -j 8 --no-tests=error ${filter:+-R "$filter"}
