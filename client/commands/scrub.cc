@@ -16,11 +16,12 @@ void Print(const v1::ScrubProgress& progress, bool json) {
   if (json) {
     std::printf("%s\n", ToJson(progress).c_str());
   } else {
-    std::printf("tier %s: %s%s files, %s, %s damaged, %s repaired, %s unreadable, %s foreign\n",
+    std::printf("tier %s: %s%s files, %s, %s damaged, %s repaired, %s deleted, %s unreadable, "
+                "%s foreign\n",
                 progress.tier().c_str(), progress.done() ? "done, " : "",
                 FormatCount(progress.files()).c_str(), FormatBytes(progress.bytes()).c_str(),
                 FormatCount(progress.damaged()).c_str(), FormatCount(progress.repaired()).c_str(),
-                FormatCount(progress.unreadable()).c_str(),
+                FormatCount(progress.deleted()).c_str(), FormatCount(progress.unreadable()).c_str(),
                 FormatCount(progress.foreign()).c_str());
   }
   std::fflush(stdout);

@@ -29,6 +29,8 @@ struct ScrubProgress {
   uint64_t bytes = 0;
   uint64_t damaged = 0;
   uint64_t repaired = 0;
+  // Of the damaged ones, those that had no whole copy; what is left over is kept, unused.
+  uint64_t deleted = 0;
   // Could not be read now, which says nothing of the file.
   uint64_t unreadable = 0;
   // No chunk file of a version that we know; left alone.

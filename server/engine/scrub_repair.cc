@@ -38,11 +38,13 @@ bool ScrubRun::Repair(const std::string& path, uint64_t bytes) {
   Count(&ScrubProgress::bytes, &TierEngineStats::scrubbed_bytes, bytes_there);
   (void)Charge(bytes + bytes_there);  // It was judged once more, too.
   if (there.verdict != Verdict::kWhole) {
+    const bool deleted = there.verdict == Verdict::kMissing;
+    if (deleted) Count(&ScrubProgress::deleted, nullptr, 1);
     if (copy != nullptr) cause = "the copy did not get its name";
-    WarnOnce(&warned_unrepaired_,
-             there.verdict == Verdict::kMissing ? "a damaged file is not repaired, and deleted"
-                                                : "a damaged file is not repaired",
-             path, cause);
+    WarnOnce(
+        &warned_unrepaired_,
+        deleted ? "a damaged file is not repaired, and deleted" : "a damaged file is not repaired",
+        path, cause);
     return false;
   }
   const NamespaceId name_space = store::NamespaceOf(there.header);

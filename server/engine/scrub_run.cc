@@ -99,9 +99,9 @@ TimeNs ScrubRun::seen_at() {
   return seen_at_;
 }
 
-void ScrubRun::Cancel() {
+void ScrubRun::Cancel(const absl::Status& why) {
   MutexLock lock(&mu_);
-  status_.Update(absl::CancelledError("cancelled"));
+  status_.Update(why);
   changed_.NotifyAll();
 }
 
@@ -218,6 +218,10 @@ bool ScrubRun::GoOn(TimeNs due, Copying* copy) {
       out_since.reset();
     } else if (!out_since.has_value()) {
       out_since = now;
+      if (listeners_.stats != nullptr && !std::exchange(warned_out_, true)) {
+        spdlog::warn("a scrub waits for its tier, which is out of service: tier={}",
+                     tiers_[tier_.value].name);
+      }
     } else if (now - *out_since >= patience_) {
       status_.Update(
           absl::UnavailableError("tier " + tiers_[tier_.value].name + " is out of service"));

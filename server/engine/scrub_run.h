@@ -64,8 +64,8 @@ class ScrubRun : public std::enable_shared_from_this<ScrubRun> {
   ScrubProgress progress();
   // When its thread was last seen outside of a system call.
   TimeNs seen_at();
-  // Asks it to end, as of another's wish.
-  void Cancel();
+  // Asks it to end, for this reason.
+  void Cancel(const absl::Status& why);
   // Asks it to end, and waits for that until `deadline`.
   void Stop(TimeNs deadline);
 
@@ -154,6 +154,7 @@ class ScrubRun : public std::enable_shared_from_this<ScrubRun> {
   TimeNs said_at_ ABSL_GUARDED_BY(mu_) = 0;
   TimeNs seen_at_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);  // Not OK: it ends.
+  bool warned_out_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool set_aside_ ABSL_GUARDED_BY(mu_) = false;  // The file that is on its way.

@@ -1,6 +1,7 @@
 #include "server/engine/scrubber.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -31,7 +32,7 @@ void Scrubber::Begin(BeginScrub event) {
     event.sink->End(absl::FailedPreconditionError(refusal));
   } else {
     next_ = std::move(event);
-    run_->Cancel();
+    run_->Cancel(absl::CancelledError("cancelled"));
   }
 }
 
@@ -88,6 +89,7 @@ absl::Status Scrubber::StartTier(TierId tier) {
   spdlog::info("scrub begins: tier={} bytes_per_second={}", name, rate);
   tier_ = tier;
   run_ = std::move(run);
+  remounts_ = parts_.tiers[tier.value]->stats().remounts.Get();
   look_at_ = Now() + options_.patience;
   return absl::OkStatus();
 }
@@ -115,10 +117,10 @@ void Scrubber::Record(const absl::Status& status) {
   const bool clean = p.damaged == 0 && p.unreadable == 0;
   spdlog::log(quiet && clean ? spdlog::level::info : spdlog::level::warn,
               "scrub ends: tier={} status={} files={} bytes={} damaged={} repaired={} "
-              "unreadable={} foreign={} cause={}",
+              "deleted={} unreadable={} foreign={}{}",
               parts_.tiers[tier_.value]->options().name, absl::StatusCodeToString(status.code()),
-              p.files, p.bytes, p.damaged, p.repaired, p.unreadable, p.foreign,
-              std::string(status.message()));
+              p.files, p.bytes, p.damaged, p.repaired, p.deleted, p.unreadable, p.foreign,
+              status.ok() ? "" : " cause=" + std::string(status.message()));
 }
 
 void Scrubber::Conclude(const absl::Status& status) {
@@ -130,16 +132,36 @@ void Scrubber::Conclude(const absl::Status& status) {
   GoOn();
 }
 
+bool Scrubber::Remounted() {
+  if (run_ == nullptr) return false;
+  const tier::Tier& tier = *parts_.tiers[tier_.value];
+  if (tier.stats().remounts.Get() == remounts_) return false;
+  run_->Cancel(absl::UnavailableError("tier " + tier.options().name + " was mounted anew"));
+  return true;
+}
+
 void Scrubber::OnDamaged(FileDamaged event) {
+  if (Remounted()) {
+    if (event.done != nullptr) event.done();
+    return;
+  }
   const store::IndexEntry* entry = parts_.index->Find(event.key);
   if (entry != nullptr) known_ = Known{event.key, entry->name_space, entry->shape};
   parts_.index->RemoveReplicas(event.key, event.tier);
   if (event.done == nullptr) return parts_.asides->Suspect(event.tier, event.key);
+  if (event.replace != nullptr) {
+    // The copy is on the file system that was scrubbed.
+    event.replace = [&now = parts_.tiers[event.tier.value]->stats().remounts, then = remounts_,
+                     replace = std::move(event.replace)]() mutable {
+      return now.Get() == then ? replace() : ESTALE;
+    };
+  }
   parts_.asides->Begin(event.tier, event.path, event.key, std::move(event.done),
                        std::move(event.replace));
 }
 
 void Scrubber::OnRepaired(const FileRepaired& event) {
+  if (Remounted()) return;
   parts_.asides->Trust(event.tier, event.key);
   // The index learns nothing here of keys that it did not know: a header alone does not say that
   // the shape is the namespace's.
@@ -168,6 +190,7 @@ void Scrubber::Tick(bool draining, TimeNs now) {
   const bool some_hang = std::ranges::any_of(hung_, [](const auto& run) { return run != nullptr; });
   look_at_hung_ = some_hang ? now + kLookAtHung : kNever;
   OnTierScrubbed();
+  (void)Remounted();
   if (run_ != nullptr && now >= look_at_) {
     look_at_ = run_->seen_at() + options_.patience;
     if (now >= look_at_) {

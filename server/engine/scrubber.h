@@ -69,6 +69,8 @@ class Scrubber {
   void ForgetEnded();
   // In the numbers and the log, how the run has ended.
   void Record(const absl::Status& status);
+  // Whether the files that the run reads are the tier's no longer: then it ends.
+  bool Remounted();
   // The run of a tier is over.
   void Conclude(const absl::Status& status);
 
@@ -78,6 +80,7 @@ class Scrubber {
   absl::Status outcome_;             // Of those that are over.
   TierId tier_;                      // Of the run.
   std::shared_ptr<ScrubRun> run_;
+  uint64_t remounts_ = 0;  // Of its tier, when it began.
   TimeNs look_at_ = 0;                                     // Whether it hangs.
   TimeNs look_at_hung_ = kNever;                           // Whether they still do.
   std::optional<BeginScrub> next_;                         // Waits for the end of one by the clock.

@@ -247,6 +247,8 @@ inline constexpr Series<TierStats, Counter> kTierCounters[] = {
      &TierStats::descriptor_shortages},
     {"kvstreamd_tier_temporaries_left_total", "Temporary files that could not be removed.",
      &TierStats::temporaries_left},
+    {"kvstreamd_tier_remounts_total", "File systems mounted in place of the tier's.",
+     &TierStats::remounts},
 };
 
 inline constexpr Series<DeviceStats, Gauge> kGpuGauges[] = {

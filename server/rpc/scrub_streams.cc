@@ -151,6 +151,7 @@ class ScrubStreams::Stream final : public grpc::ServerWriteReactor<v1::ScrubProg
     message_.set_bytes(progress.bytes);
     message_.set_damaged(progress.damaged);
     message_.set_repaired(progress.repaired);
+    message_.set_deleted(progress.deleted);
     message_.set_done(progress.done);
     message_.set_unreadable(progress.unreadable);
     message_.set_foreign(progress.foreign);

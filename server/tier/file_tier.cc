@@ -171,6 +171,8 @@ absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
     if (!renewed.valid()) return status;
     MutexLock lock(&place->mu);
     if (place->body == nullptr) return status;
+    // Who compares never takes the new one for the old.
+    place->body->stats.remounts.Add();
     // The lanes keep their number for the root, which is of the new one from now on.
     if (dup3(renewed.get(), place->body->root.get(), O_CLOEXEC) < 0) {
       return ErrnoStatus(errno, "put in its place", options.root);

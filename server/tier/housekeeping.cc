@@ -21,6 +21,7 @@ Housekeeping::Housekeeping(const LaneParts& parts,
     : options_(*parts.options),
       root_fd_(parts.root_fd),
       direct_(parts.direct),
+      stats_(*parts.stats),
       forget_(std::move(forget)),
       outbox_(parts.sink),
       thread_([this] { Run(); }) {}
@@ -109,7 +110,7 @@ int Housekeeping::TakeAside(SetAsideRequest& request, absl::Status* not_judged) 
     PutBack(aside, path);
     return error;
   }
-  return unlinkat(root_fd_, aside.c_str(), 0) == 0 ? 0 : errno;
+  return Unlink(aside);
 }
 
 int Housekeeping::Replace(SetAsideRequest& request) {
@@ -120,9 +121,18 @@ int Housekeeping::Replace(SetAsideRequest& request) {
 int Housekeeping::PutBack(const std::string& aside, const std::string& path) {
   // Where somebody has published again meanwhile, that file stands.
   if (linkat(root_fd_, aside.c_str(), root_fd_, path.c_str(), 0) != 0 && errno != EEXIST) {
-    return errno;
+    const int error = errno;
+    stats_.temporaries_left.Add();
+    return error;
   }
-  return unlinkat(root_fd_, aside.c_str(), 0) == 0 ? 0 : errno;
+  return Unlink(aside);
+}
+
+int Housekeeping::Unlink(const std::string& aside) {
+  if (unlinkat(root_fd_, aside.c_str(), 0) == 0) return 0;
+  const int error = errno;
+  stats_.temporaries_left.Add();
+  return error;
 }
 
 }  // namespace kvstream::tier

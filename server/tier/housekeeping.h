@@ -40,10 +40,12 @@ class Housekeeping {
   int TakeAside(SetAsideRequest& request, absl::Status* not_judged);
   static int Replace(SetAsideRequest& request);
   int PutBack(const std::string& aside, const std::string& path);
+  int Unlink(const std::string& aside);
 
   const TierOptions& options_;
   const int root_fd_;
   const bool direct_;
+  TierStats& stats_;
   absl::AnyInvocable<void(const std::string&)> forget_;
   Outbox outbox_;
 

@@ -156,8 +156,10 @@ struct TierStats {
   Counter unknown_completions;
   // Opens that met the limit of descriptors; each is tried again once where an idle one was closed.
   Counter descriptor_shortages;
-  // Temporaries of writes that could not be removed.
+  // Files with names of our own, of writes and of files set aside, that could not be removed.
   Counter temporaries_left;
+  // File systems that took the place of the one that the tier was on.
+  Counter remounts;
   Gauge open_files;
 };
 

@@ -187,6 +187,7 @@ class HungTierTest(unittest.TestCase):
         self.file_system.mount()
         wait(lambda: not self.tier()[1], "the tier is back", NOTICE_S)
         self.assertEqual(len(self.node.warnings("tier mounted anew")), 1)
+        self.assertEqual(self.metric("remounts_total"), 1)
         before = len(self.node.files("pfs"))
         self.ends_whole(self.replay(20, seed=2))
         wait(lambda: len(self.node.files("pfs")) > before, "it is written to again")

@@ -51,6 +51,7 @@ TEST(ScrubRepairTest, AFileStaysWhileTheOtherTierIsOut) {
   const ScrubProgress done = rig.Scrub(kA);
   EXPECT_EQ(done.damaged, 1u);
   EXPECT_EQ(done.repaired, 0u);
+  EXPECT_EQ(done.deleted, 0u);
   EXPECT_EQ(rig.stats().tiers[0].scrub_unrepaired.Get(), 1u);
   EXPECT_EQ(rig.stats().tiers[0].files_set_aside.Get(), 0u);
   rig.stats().tiers[1].out.Set(0);
@@ -219,6 +220,37 @@ TEST(ScrubRepairTest, ATierThatStaysOutEndsItsScrubAlone) {
   EXPECT_EQ(rig.stats().tiers[0].scrub_completed_at.Get(), 0u);
   EXPECT_EQ(rig.stats().tiers[1].scrubs_completed.Get(), 1u);
   EXPECT_GT(rig.stats().tiers[1].scrub_completed_at.Get(), 0u);
+}
+
+TEST(ScrubRepairTest, ATierThatIsMountedAnewEndsItsScrubAndKeepsItsFiles) {
+  // The other file system comes before the damage is told, before the file is set aside, and on the
+  // way there.
+  for (const int when : {0, 1, 2}) {
+    ScrubRig rig;
+    MakeDamaged(rig, 1);
+    if (when == 2) rig.tier(0).Hold(true);
+    const auto sink = rig.Begin(kBoth);
+    rig.on_event = [&](const Event& event) {
+      const auto* damaged = std::get_if<FileDamaged>(&event);
+      if (damaged == nullptr) return;
+      if (when == (damaged->done == nullptr ? 0 : 1)) rig.tier(0).Remount();
+    };
+    if (when == 2) {
+      rig.LoopUntil([&] { return !rig.nothing_set_aside(); });
+      rig.tier(0).Remount();
+      rig.tier(0).Hold(false);
+      rig.LoopUntil([&] { return rig.nothing_set_aside(); });
+      rig.scrubber().Tick(false, Now());
+    }
+    rig.LoopUntil([&] { return sink->ended(); });
+    EXPECT_EQ(sink->end(), absl::UnavailableError("tier a was mounted anew")) << when;
+    EXPECT_TRUE(sink->Last(kB).done);
+    EXPECT_EQ(rig.stats().tiers[0].files_set_aside.Get(), 0u);
+    EXPECT_TRUE(fs::exists(rig.FileOf(0, 1)));
+    EXPECT_FALSE(rig.IsWhole(0, 1));
+    EXPECT_EQ(rig.Holders(1).Has(kA), when == 0);
+    EXPECT_EQ(rig.stats().tiers[0].scrub_repaired.Get(), 0u);
+  }
 }
 
 TEST(ScrubRepairTest, OneThatNobodyAskedForMakesRoomForOneThatSomebodyDoes) {

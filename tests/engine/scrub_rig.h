@@ -63,7 +63,7 @@ class AsideTier final : public tier::Tier {
 
   const tier::TierOptions& options() const override { return inner_->options(); }
   const tier::TierFacts& facts() const override { return inner_->facts(); }
-  const tier::TierStats& stats() const override { return inner_->stats(); }
+  const tier::TierStats& stats() const override { return stats_; }
   void Read(std::span<const tier::ReadRequest> requests) override { inner_->Read(requests); }
   void Write(tier::WriteRequest request) override { inner_->Write(std::move(request)); }
   void SetAside(tier::SetAsideRequest request) override;
@@ -71,6 +71,8 @@ class AsideTier final : public tier::Tier {
   UniqueFd Root() const override { return inner_->Root(); }
   bool Stop(TimeNs deadline) override { return inner_->Stop(deadline); }
 
+  // As if another file system had taken the place of the tier's.
+  void Remount() { stats_.remounts.Add(); }
   // Opening lets through what waited.
   void Hold(bool closed);
   // The files cannot be read when they are judged once more.
@@ -78,6 +80,7 @@ class AsideTier final : public tier::Tier {
 
  private:
   const std::unique_ptr<tier::Tier> inner_;
+  tier::TierStats stats_;
   bool closed_ = false;
   std::vector<tier::SetAsideRequest> held_;
 };

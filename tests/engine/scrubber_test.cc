@@ -83,6 +83,7 @@ TEST(ScrubberTest, WithoutAGoodCopyADamagedFileIsGoneAndItsKeyAMiss) {
   const ScrubProgress done = rig.Scrub(kA);
   EXPECT_EQ(done.damaged, 2u);
   EXPECT_EQ(done.repaired, 0u);
+  EXPECT_EQ(done.deleted, 2u);
   EXPECT_FALSE(fs::exists(rig.FileOf(0, 1)));
   EXPECT_FALSE(fs::exists(rig.FileOf(0, 2)));
   EXPECT_EQ(rig.index().Find(ScrubRig::Key(1)), nullptr);
@@ -180,10 +181,12 @@ TEST(ScrubberTest, AFileThatCannotBeReadNowIsCountedAndLeft) {
 
 TEST(ScrubberTest, ATierThatIsOutIsWaitedFor) {
   ScrubRig rig;
+  const test::LogRecorder log;
   rig.Make(0, 1);
   rig.stats().tiers[0].out.Set(1);
   const auto sink = rig.Begin(TierSet::Of(kA));
   rig.LoopUntil([&] { return sink->sent().size() >= 2; });  // It says so, about every second.
+  EXPECT_EQ(log.Count("a scrub waits for its tier, which is out of service: tier=a"), 1u);
   EXPECT_EQ(sink->Last(kA).files, 0u);
   rig.stats().tiers[0].out.Set(0);
   rig.LoopUntil([&] { return sink->ended(); });

@@ -170,6 +170,7 @@ const Expected<TierStats> kTier[] = {
     KV_NUMBER(TierStats, "tier_unknown_completions_total", unknown_completions),
     KV_NUMBER(TierStats, "tier_descriptor_shortages_total", descriptor_shortages),
     KV_NUMBER(TierStats, "tier_temporaries_left_total", temporaries_left),
+    KV_NUMBER(TierStats, "tier_remounts_total", remounts),
 };
 
 const Expected<DeviceStats> kGpu[] = {

@@ -39,14 +39,15 @@ TEST(ScrubStreamTest, TheEngineIsAskedAndItsWordsAreHandedOn) {
   EXPECT_EQ(progress.tier(), "pfs");
   EXPECT_EQ(progress.boot_id(), std::string(16, 7));
   EXPECT_FALSE(progress.done());
-  begin.sink->Send({kPfs, /*files=*/1, /*bytes=*/2, /*damaged=*/3, /*repaired=*/4, /*unreadable=*/5,
-                    /*foreign=*/6, /*done=*/true});
+  begin.sink->Send({kPfs, /*files=*/1, /*bytes=*/2, /*damaged=*/3, /*repaired=*/4, /*deleted=*/7,
+                    /*unreadable=*/5, /*foreign=*/6, /*done=*/true});
   begin.sink->End(absl::OkStatus());
   ASSERT_TRUE(call.stream->Read(&progress));
   EXPECT_EQ(progress.files(), 1u);
   EXPECT_EQ(progress.bytes(), 2u);
   EXPECT_EQ(progress.damaged(), 3u);
   EXPECT_EQ(progress.repaired(), 4u);
+  EXPECT_EQ(progress.deleted(), 7u);
   EXPECT_EQ(progress.unreadable(), 5u);
   EXPECT_EQ(progress.foreign(), 6u);
   EXPECT_TRUE(progress.done());

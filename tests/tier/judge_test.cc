@@ -137,6 +137,15 @@ TEST_F(SetAsideTest, AnotherFileHasTheNameBeforeTheDamagedOneIsGone) {
   EXPECT_FALSE(std::filesystem::exists(file_));
 }
 
+TEST_F(SetAsideTest, AFileThatCannotBePutBackIsCounted) {
+  const auto sound = [this](int) {
+    std::filesystem::rename(folder_.path() + "/v1", folder_.path() + "/elsewhere");
+    return false;
+  };
+  EXPECT_EQ(SetAside(sound, nullptr).error, ENOENT);
+  EXPECT_EQ(tier_->stats().temporaries_left.Get(), 1u);
+}
+
 TEST_F(SetAsideTest, ASoundFileIsNotReplaced) {
   EXPECT_EQ(SetAside([](int) { return false; },
                      [] {
