@@ -252,10 +252,12 @@ absl::Status Daemon::OpenTiers(const std::vector<absl::Status>& roots) {
                                      pool_->bytes(), engine_.get());
       if (tier.ok()) {
         const tier::TierFacts& facts = (*tier)->facts();
+        const std::string reason = facts.engine_reason + facts.buffered_reason;
         spdlog::info(
-            "tier open: tier={} root={} engine={} direct={} alignment={} registered={} reason={}",
+            "tier open: tier={} root={} engine={} direct={} alignment={} registered={}{}",
             options.name, options.root, facts.io_engine, facts.direct, facts.alignment,
-            facts.registered_buffers, facts.engine_reason + facts.buffered_reason);
+            facts.registered_buffers,
+            reason.empty() ? reason : " reason=" + reason);
         tiers_.push_back({options, std::move(*tier), {}, std::move(root_lock)});
         continue;
       }
