@@ -33,7 +33,7 @@ packages=(
 
 case "${1:-}" in
   "") ;;
-  --lint) packages+=(clang-tidy) ;;
+  --lint) packages+=(clang-14 clang-tidy) ;;
   --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
   --list)
     printf '%s\n' "${packages[@]}"

@@ -6,7 +6,8 @@
 #
 #   tests/lint.sh [REGEX]
 #
-#   REGEX     only targets whose path matches, such as server/engine; else server, client and bench
+#   REGEX     only targets whose path matches, such as server/engine; else server, client and bench,
+#             but for what is not built where the CUDA toolkit is, or is not
 #   --help    this text
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -23,7 +24,10 @@ cmake --preset lint
 cmake --build --preset lint -j "$(nproc)"
 
 units=$(sed -n 's#.*"file": "\(.*/build/lint/\(server\|client\|bench\)/.*\.cxx\)".*#\1#p' \
-  build/lint/compile_commands.json | grep -E "$only")
+  build/lint/compile_commands.json | grep -E "$only") || {
+  echo "tests/lint.sh: no target matches $only" >&2
+  exit 2
+}
 printf '%s\n' "$units" | xargs -P "$(nproc)" -n 1 clang-tidy -p build/lint --quiet \
   --warnings-as-errors='*' --extra-arg=-Wthread-safety --extra-arg=-Werror=thread-safety \
   2> >(grep -v 'warnings generated' >&2)

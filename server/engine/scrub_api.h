@@ -53,8 +53,8 @@ class ScrubSink {
 
 // Reads every chunk file of these tiers, one after the other, and repairs what is damaged. One
 // scrub at a time: FAILED_PRECONDITION names the tier where one is, but one that nobody asked for
-// ends for one that somebody does. UNAVAILABLE names a tier that was out, or did not answer, for
-// ScrubOptions::patience; the others are scrubbed all the same.
+// ends for one that somebody does. UNAVAILABLE names a tier that was mounted anew, was out, or did
+// not answer, for ScrubOptions::patience; the others are scrubbed all the same.
 struct BeginScrub {
   TierSet tiers;
   // 0 means the configured rate.
@@ -66,6 +66,8 @@ struct BeginScrub {
 // A scrub has found that a file is damaged: no read shall use it.
 struct FileDamaged {
   TierId tier;
+  // tier::TierRoot::mount of the file system that has it.
+  uint64_t mount = 0;
   std::string path;
   KeyDigest key;
   // tier::SetAsideRequest::replace.
@@ -78,6 +80,7 @@ struct FileDamaged {
 // A file is whole that was damaged: a scrub has published it anew, or another node has.
 struct FileRepaired {
   TierId tier;
+  uint64_t mount = 0;
   KeyDigest key;
   NamespaceId name_space;
   store::ChunkHeader header;

@@ -63,7 +63,7 @@ void ScrubRun::Run() {
   }
   tier::WalkCounts counts;
   const absl::Status walked = tier::WalkChunks(
-      tiers_[tier_.value].root.get(), [this] { return Charge(kCostMin); },
+      tiers_[tier_.value].root.fd.get(), [this] { return Charge(kCostMin); },
       [this](const std::string& path) { return Visit(path); }, &counts);
   Count(&ScrubProgress::foreign, nullptr, counts.foreign);
   Count(&ScrubProgress::unreadable, &TierEngineStats::scrub_unreadable, counts.unreadable);
@@ -101,7 +101,7 @@ TimeNs ScrubRun::seen_at() {
 
 void ScrubRun::Cancel(const absl::Status& why) {
   MutexLock lock(&mu_);
-  status_.Update(why);
+  if (!ended_) status_.Update(why);
   changed_.NotifyAll();
 }
 
@@ -149,7 +149,7 @@ bool ScrubRun::Visit(const std::string& path) {
 
 ScrubRun::Seen ScrubRun::Look(TierId in, const std::string& path, OnBlocks on_blocks) {
   const TierFiles& files = tiers_[in.value];
-  const UniqueFd fd = tier::OpenToJudge(files.root.get(), path, files.direct);
+  const UniqueFd fd = tier::OpenToJudge(files.root.fd.get(), path, files.direct);
   if (!fd.valid()) {
     const Verdict verdict = errno == ENOENT ? Verdict::kMissing : Verdict::kUnreadable;
     return {verdict, {}, std::string("open: ") + std::strerror(errno)};

@@ -24,13 +24,13 @@
 #include "absl/status/status.h"
 #include "server/base/mutex.h"
 #include "server/base/types.h"
-#include "server/base/unique_fd.h"
 #include "server/engine/events.h"
 #include "server/engine/pace.h"
 #include "server/engine/scrub_api.h"
 #include "server/engine/stats.h"
 #include "server/store/chunk_format.h"
 #include "server/tier/publication.h"
+#include "server/tier/tier.h"
 
 namespace kvstream::engine {
 
@@ -45,7 +45,7 @@ class ScrubRun : public std::enable_shared_from_this<ScrubRun> {
   };
   struct TierFiles {
     std::string name;
-    UniqueFd root;
+    tier::TierRoot root;
     // Its files are opened for direct I/O.
     bool direct = false;
     // They are flushed to the device before they are published.
@@ -60,11 +60,14 @@ class ScrubRun : public std::enable_shared_from_this<ScrubRun> {
 
   bool ended();
   // Of one that has ended. UNAVAILABLE names a tier that was out, or did not answer, for too long.
+  // That one was mounted anew is for whoever compares.
   absl::Status status();
   ScrubProgress progress();
   // When its thread was last seen outside of a system call.
   TimeNs seen_at();
-  // Asks it to end, for this reason.
+  // Of the tiers that it reads, by TierId.
+  const std::vector<TierFiles>& tiers() const { return tiers_; }
+  // Asks it to end, for this reason, if it has not.
   void Cancel(const absl::Status& why);
   // Asks it to end, and waits for that until `deadline`.
   void Stop(TimeNs deadline);
@@ -84,7 +87,7 @@ class ScrubRun : public std::enable_shared_from_this<ScrubRun> {
   // tier that it comes from.
   struct Copying {
     Copying(TierId source, const TierFiles& into, const std::string& path)
-        : from(source), publication(into.root.get(), path, into.direct, into.fsync) {}
+        : from(source), publication(into.root.fd.get(), path, into.direct, into.fsync) {}
 
     const TierId from;
     tier::Publication publication;  // The thread's until `seen` is there.
@@ -97,6 +100,8 @@ class ScrubRun : public std::enable_shared_from_this<ScrubRun> {
   // How often it looks whether its tier is back, or whether anybody listens.
   static constexpr TimeNs kLook = 50 * kMillisecond;
 
+  // Of the scrubbed tier's file system.
+  uint64_t mount() const { return tiers_[tier_.value].root.mount; }
   // REQUIRES: a path of tier::WalkChunks.
   static KeyDigest KeyOf(std::string_view path);
   static void NameThread(const char* name);

@@ -69,7 +69,7 @@ absl::Status Scrubber::StartTier(TierId tier) {
   std::vector<ScrubRun::TierFiles> files;
   for (const tier::Tier* t : parts_.tiers) {
     files.push_back({t->options().name, t->Root(), t->facts().direct, t->options().fsync});
-    if (files.back().root.valid()) continue;
+    if (files.back().root.fd.valid()) continue;
     return absl::ResourceExhaustedError("no descriptor for the root of tier " + files.back().name);
   }
   const uint64_t rate =
@@ -89,14 +89,15 @@ absl::Status Scrubber::StartTier(TierId tier) {
   spdlog::info("scrub begins: tier={} bytes_per_second={}", name, rate);
   tier_ = tier;
   run_ = std::move(run);
-  remounts_ = parts_.tiers[tier.value]->stats().remounts.Get();
   look_at_ = Now() + options_.patience;
   return absl::OkStatus();
 }
 
 void Scrubber::OnTierScrubbed() {
   if (run_ == nullptr || !run_->ended()) return;  // Of one that was left behind.
-  Conclude(run_->status());
+  absl::Status status = run_->status();
+  status.Update(WhetherRemounted());
+  Conclude(status);
 }
 
 void Scrubber::Record(const absl::Status& status) {
@@ -132,16 +133,21 @@ void Scrubber::Conclude(const absl::Status& status) {
   GoOn();
 }
 
-bool Scrubber::Remounted() {
-  if (run_ == nullptr) return false;
-  const tier::Tier& tier = *parts_.tiers[tier_.value];
-  if (tier.stats().remounts.Get() == remounts_) return false;
-  run_->Cancel(absl::UnavailableError("tier " + tier.options().name + " was mounted anew"));
-  return true;
+bool Scrubber::Remounted(TierId tier, uint64_t mount) const {
+  return parts_.tiers[tier.value]->stats().remounts.Get() != mount;
+}
+
+absl::Status Scrubber::WhetherRemounted() const {
+  for (uint32_t t = 0; t < run_->tiers().size(); ++t) {
+    const ScrubRun::TierFiles& files = run_->tiers()[t];
+    if (!Remounted(TierId{t}, files.root.mount)) continue;
+    return absl::UnavailableError("tier " + files.name + " was mounted anew");
+  }
+  return absl::OkStatus();
 }
 
 void Scrubber::OnDamaged(FileDamaged event) {
-  if (Remounted()) {
+  if (Remounted(event.tier, event.mount)) {
     if (event.done != nullptr) event.done();
     return;
   }
@@ -151,7 +157,7 @@ void Scrubber::OnDamaged(FileDamaged event) {
   if (event.done == nullptr) return parts_.asides->Suspect(event.tier, event.key);
   if (event.replace != nullptr) {
     // The copy is on the file system that was scrubbed.
-    event.replace = [&now = parts_.tiers[event.tier.value]->stats().remounts, then = remounts_,
+    event.replace = [&now = parts_.tiers[event.tier.value]->stats().remounts, then = event.mount,
                      replace = std::move(event.replace)]() mutable {
       return now.Get() == then ? replace() : ESTALE;
     };
@@ -161,7 +167,7 @@ void Scrubber::OnDamaged(FileDamaged event) {
 }
 
 void Scrubber::OnRepaired(const FileRepaired& event) {
-  if (Remounted()) return;
+  if (Remounted(event.tier, event.mount)) return;
   parts_.asides->Trust(event.tier, event.key);
   // The index learns nothing here of keys that it did not know: a header alone does not say that
   // the shape is the namespace's.
@@ -190,7 +196,9 @@ void Scrubber::Tick(bool draining, TimeNs now) {
   const bool some_hang = std::ranges::any_of(hung_, [](const auto& run) { return run != nullptr; });
   look_at_hung_ = some_hang ? now + kLookAtHung : kNever;
   OnTierScrubbed();
-  (void)Remounted();
+  if (run_ != nullptr) {
+    if (absl::Status remounted = WhetherRemounted(); !remounted.ok()) run_->Cancel(remounted);
+  }
   if (run_ != nullptr && now >= look_at_) {
     look_at_ = run_->seen_at() + options_.patience;
     if (now >= look_at_) {

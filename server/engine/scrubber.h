@@ -69,8 +69,10 @@ class Scrubber {
   void ForgetEnded();
   // In the numbers and the log, how the run has ended.
   void Record(const absl::Status& status);
-  // Whether the files that the run reads are the tier's no longer: then it ends.
-  bool Remounted();
+  // Whether the tier is on another file system than that one.
+  bool Remounted(TierId tier, uint64_t mount) const;
+  // UNAVAILABLE where that is so of a tier that the run reads: what it finds is of no use.
+  absl::Status WhetherRemounted() const;
   // The run of a tier is over.
   void Conclude(const absl::Status& status);
 
@@ -80,7 +82,6 @@ class Scrubber {
   absl::Status outcome_;             // Of those that are over.
   TierId tier_;                      // Of the run.
   std::shared_ptr<ScrubRun> run_;
-  uint64_t remounts_ = 0;  // Of its tier, when it began.
   TimeNs look_at_ = 0;                                     // Whether it hangs.
   TimeNs look_at_hung_ = kNever;                           // Whether they still do.
   std::optional<BeginScrub> next_;                         // Waits for the end of one by the clock.

@@ -208,6 +208,7 @@ void StatusReport::FillTier(uint32_t tier, v1::Status* status) const {
   AddTierConditions(row.name, facts, stats, status);
   out->set_descriptor_shortages(stats.descriptor_shortages.Get());
   out->set_temporaries_left(stats.temporaries_left.Get());
+  out->set_remounts(stats.remounts.Get());
   out->set_bytes_read(stats.bytes_read.Get());
   out->set_bytes_written(stats.bytes_written.Get());
   out->set_read_errors(stats.read_errors.Get());

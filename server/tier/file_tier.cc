@@ -163,7 +163,7 @@ void FileTier::SetAside(SetAsideRequest request) {
 }
 
 absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
-  auto root = std::make_shared<UniqueFd>(Root());
+  auto root = std::make_shared<UniqueFd>(Root().fd);
   return [root, place = place_, options = body_->options, direct = body_->facts.direct] {
     if (!root->valid()) return absl::ResourceExhaustedError("no descriptor for " + options.root);
     UniqueFd renewed;
@@ -171,7 +171,7 @@ absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
     if (!renewed.valid()) return status;
     MutexLock lock(&place->mu);
     if (place->body == nullptr) return status;
-    // Who compares never takes the new one for the old.
+    // First: whoever finds the new one finds the new number.
     place->body->stats.remounts.Add();
     // The lanes keep their number for the root, which is of the new one from now on.
     if (dup3(renewed.get(), place->body->root.get(), O_CLOEXEC) < 0) {
@@ -184,7 +184,10 @@ absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
   };
 }
 
-UniqueFd FileTier::Root() const { return UniqueFd(fcntl(body_->root.get(), F_DUPFD_CLOEXEC, 0)); }
+TierRoot FileTier::Root() const {
+  MutexLock lock(&place_->mu);
+  return {UniqueFd(fcntl(body_->root.get(), F_DUPFD_CLOEXEC, 0)), body_->stats.remounts.Get()};
+}
 
 bool FileTier::Stop(TimeNs deadline) {
   stopped_ = true;

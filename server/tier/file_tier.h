@@ -37,7 +37,7 @@ class FileTier final : public Tier {
   void Write(WriteRequest request) override;
   void SetAside(SetAsideRequest request) override;
   absl::AnyInvocable<absl::Status()> Recheck() const override;
-  UniqueFd Root() const override;
+  TierRoot Root() const override;
   [[nodiscard]] bool Stop(TimeNs deadline) override;
 
  private:
@@ -62,7 +62,7 @@ class FileTier final : public Tier {
 
   // What a recheck that went well may put another root in place of; it may outlive the tier.
   struct Place {
-    Mutex mu;
+    Mutex mu;  // Held while the root becomes another.
     // Null once the tier stops.
     Body* body ABSL_GUARDED_BY(mu) = nullptr;
   };

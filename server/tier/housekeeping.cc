@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "server/base/check.h"
+#include "server/base/clock.h"
 #include "server/base/errno_status.h"
+#include "server/base/logging.h"
 #include "server/base/unique_fd.h"
 #include "server/tier/judge.h"
 #include "server/tier/paths.h"
@@ -122,7 +124,7 @@ int Housekeeping::PutBack(const std::string& aside, const std::string& path) {
   // Where somebody has published again meanwhile, that file stands.
   if (linkat(root_fd_, aside.c_str(), root_fd_, path.c_str(), 0) != 0 && errno != EEXIST) {
     const int error = errno;
-    stats_.temporaries_left.Add();
+    NoteLeft(aside, error);
     return error;
   }
   return Unlink(aside);
@@ -131,8 +133,16 @@ int Housekeeping::PutBack(const std::string& aside, const std::string& path) {
 int Housekeeping::Unlink(const std::string& aside) {
   if (unlinkat(root_fd_, aside.c_str(), 0) == 0) return 0;
   const int error = errno;
-  stats_.temporaries_left.Add();
+  NoteLeft(aside, error);
   return error;
+}
+
+void Housekeeping::NoteLeft(const std::string& aside, int error) {
+  if (error == ENOENT) return;  // It is gone, or on a file system that is no longer the tier's.
+  stats_.temporaries_left.Add();
+  if (!left_quiet_.IsOver(Now())) return;
+  spdlog::warn("temporary files are left behind: tier={} file={} errno={}", options_.name, aside,
+               error);
 }
 
 }  // namespace kvstream::tier

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "server/base/mutex.h"
+#include "server/base/quiet_period.h"
 #include "server/tier/lane_parts.h"
 #include "server/tier/outbox.h"
 #include "server/tier/tier.h"
@@ -41,6 +42,7 @@ class Housekeeping {
   static int Replace(SetAsideRequest& request);
   int PutBack(const std::string& aside, const std::string& path);
   int Unlink(const std::string& aside);
+  void NoteLeft(const std::string& aside, int error);
 
   const TierOptions& options_;
   const int root_fd_;
@@ -48,6 +50,7 @@ class Housekeeping {
   TierStats& stats_;
   absl::AnyInvocable<void(const std::string&)> forget_;
   Outbox outbox_;
+  QuietPeriod left_quiet_;  // Of the thread.
 
   Mutex mu_;
   CondVar changed_;

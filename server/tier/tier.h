@@ -163,6 +163,14 @@ struct TierStats {
   Gauge open_files;
 };
 
+// The file system that a tier is on, for plain calls on a thread of the caller's.
+struct TierRoot {
+  // The caller's own. Invalid where there is no such folder, or no descriptor left.
+  UniqueFd fd;
+  // TierStats::remounts of this file system: while it stays so, the tier is on no other.
+  uint64_t mount = 0;
+};
+
 class Tier {
  public:
   virtual ~Tier() = default;
@@ -180,10 +188,8 @@ class Tier {
   // owns.
   virtual absl::AnyInvocable<absl::Status()> Recheck() const = 0;
 
-  // A descriptor of the root, the caller's own, for plain calls on a thread of the caller's: the
-  // file system that the tier was opened on, whatever is mounted there by now. Invalid where there
-  // is no such folder, or no descriptor left.
-  virtual UniqueFd Root() const = 0;
+  // The file system that the tier is on now, whatever is mounted there by now.
+  virtual TierRoot Root() const = 0;
 
   // Refuses nothing (the caller has stopped asking), waits for the completions of all accepted
   // requests and ends the threads. False when some had not come by `deadline`: the memory of those

@@ -50,7 +50,7 @@ class GatedTier final : public tier::Tier {
   void SetAside(tier::SetAsideRequest request) override { inner_->SetAside(std::move(request)); }
   // Fails while some I/O does.
   absl::AnyInvocable<absl::Status()> Recheck() const override;
-  UniqueFd Root() const override { return inner_->Root(); }
+  tier::TierRoot Root() const override { return inner_->Root(); }
   bool Stop(TimeNs deadline) override;
 
   // Opening lets through what waited.
@@ -165,7 +165,7 @@ struct OneFile {
     file.put(byte);
   }
   FileDamaged Damaged(TierId tier) const {
-    return {tier, store::ChunkPath(name_space, key), key, nullptr, {}};
+    return {tier, 0, store::ChunkPath(name_space, key), key, nullptr, {}};
   }
 
   std::filesystem::path path;

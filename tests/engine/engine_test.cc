@@ -339,7 +339,7 @@ TEST_F(EngineTest, AReadOfAFileThatWasReplacedMeanwhileUndoesNoRepair) {
   rig_.WaitUntil([this] { return rig_.tier(0).reads_held() > 0; }, "the tier reads");
   // A scrub finds the file damaged, and publishes it anew.
   rig_.engine().Post(file.Damaged(TierId{0}));
-  rig_.engine().Post(FileRepaired{TierId{0}, file.key, file.name_space, file.header});
+  rig_.engine().Post(FileRepaired{TierId{0}, 0, file.key, file.name_space, file.header});
   rig_.WaitUntil([this] { return rig_.stats().unhandled_events.Get() == 0; }, "the loop knows");
   rig_.tier(0).failing().read = ENOENT;  // What the read meets is on its way out.
   rig_.tier(0).GateReads(false);
@@ -362,7 +362,7 @@ TEST_F(EngineTest, DamageThatAnOldReadMetTakesNoRepairedFileAside) {
   Send(rig_.StepOf(next_op_, Keys(1, 1)));
   rig_.WaitUntil([this] { return rig_.tier(0).reads_held() > 0; }, "the tier reads");
   rig_.engine().Post(file.Damaged(TierId{0}));
-  rig_.engine().Post(FileRepaired{TierId{0}, file.key, file.name_space, file.header});
+  rig_.engine().Post(FileRepaired{TierId{0}, 0, file.key, file.name_space, file.header});
   rig_.WaitUntil([this] { return rig_.stats().unhandled_events.Get() == 0; }, "the loop knows");
   file.FlipByte();
   rig_.tier(0).GateReads(false);

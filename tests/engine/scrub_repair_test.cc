@@ -239,10 +239,9 @@ TEST(ScrubRepairTest, ATierThatIsMountedAnewEndsItsScrubAndKeepsItsFiles) {
       rig.LoopUntil([&] { return !rig.nothing_set_aside(); });
       rig.tier(0).Remount();
       rig.tier(0).Hold(false);
-      rig.LoopUntil([&] { return rig.nothing_set_aside(); });
-      rig.scrubber().Tick(false, Now());
     }
     rig.LoopUntil([&] { return sink->ended(); });
+    rig.on_event = nullptr;
     EXPECT_EQ(sink->end(), absl::UnavailableError("tier a was mounted anew")) << when;
     EXPECT_TRUE(sink->Last(kB).done);
     EXPECT_EQ(rig.stats().tiers[0].files_set_aside.Get(), 0u);
@@ -250,7 +249,39 @@ TEST(ScrubRepairTest, ATierThatIsMountedAnewEndsItsScrubAndKeepsItsFiles) {
     EXPECT_FALSE(rig.IsWhole(0, 1));
     EXPECT_EQ(rig.Holders(1).Has(kA), when == 0);
     EXPECT_EQ(rig.stats().tiers[0].scrub_repaired.Get(), 0u);
+    // The next one is of what is there by now.
+    EXPECT_EQ(rig.Scrub(kA).repaired, 1u);
+    EXPECT_TRUE(rig.Holders(1).Has(kA));
   }
+}
+
+TEST(ScrubRepairTest, WhatWasRepairedBeforeAMountIsNotTakenForWhatIsThereAfterIt) {
+  ScrubRig rig;
+  MakeDamaged(rig, 1);
+  rig.on_event = [&](const Event& event) {
+    if (std::holds_alternative<FileRepaired>(event)) rig.tier(0).Remount();
+  };
+  const auto sink = rig.Begin(TierSet::Of(kA));
+  rig.LoopUntil([&] { return sink->ended(); });
+  EXPECT_EQ(sink->end(), absl::UnavailableError("tier a was mounted anew"));
+  EXPECT_FALSE(rig.Holders(1).Has(kA));
+}
+
+TEST(ScrubRepairTest, NoCopyIsLookedForOnAFileSystemThatIsNoLongerATiers) {
+  ScrubRig rig;
+  MakeDamaged(rig, 1);
+  rig.tier(1).Remount();
+  EXPECT_EQ(rig.Scrub(kA).repaired, 1u);
+  rig.Flip(0, 1);
+  rig.on_event = [&](const Event& event) {
+    if (std::holds_alternative<FileDamaged>(event)) rig.tier(1).Remount();
+  };
+  const auto sink = rig.Begin(TierSet::Of(kA));
+  rig.LoopUntil([&] {
+    rig.scrubber().Tick(false, Now());
+    return sink->ended();
+  });
+  EXPECT_EQ(sink->end(), absl::UnavailableError("tier b was mounted anew"));
 }
 
 TEST(ScrubRepairTest, OneThatNobodyAskedForMakesRoomForOneThatSomebodyDoes) {

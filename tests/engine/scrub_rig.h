@@ -68,7 +68,7 @@ class AsideTier final : public tier::Tier {
   void Write(tier::WriteRequest request) override { inner_->Write(std::move(request)); }
   void SetAside(tier::SetAsideRequest request) override;
   absl::AnyInvocable<absl::Status()> Recheck() const override { return inner_->Recheck(); }
-  UniqueFd Root() const override { return inner_->Root(); }
+  tier::TierRoot Root() const override { return {inner_->Root().fd, stats_.remounts.Get()}; }
   bool Stop(TimeNs deadline) override { return inner_->Stop(deadline); }
 
   // As if another file system had taken the place of the tier's.

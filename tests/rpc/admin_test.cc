@@ -180,6 +180,7 @@ TEST(AdminTest, StatusTellsWhatWasDamagedLostAndLeftBehind) {
   rig.stats.tiers[1].set_aside_failures.Add(4);
   rig.stats.tiers[1].writes_dropped.Add(5);
   rig.pfs.stats().temporaries_left.Add(6);
+  rig.pfs.stats().remounts.Add(2);
   rig.pfs.stats().unknown_completions.Add(7);
   const v1::Status status = StatusOf(rig);
   for (const std::string part :
@@ -196,6 +197,7 @@ TEST(AdminTest, StatusTellsWhatWasDamagedLostAndLeftBehind) {
   EXPECT_EQ(status.tiers(1).set_aside_failures(), 4u);
   EXPECT_EQ(status.tiers(1).writes_dropped(), 5u);
   EXPECT_EQ(status.tiers(1).temporaries_left(), 6u);
+  EXPECT_EQ(status.tiers(1).remounts(), 2u);
 }
 
 TEST(AdminTest, StatusTellsWhatClientsWereRefused) {

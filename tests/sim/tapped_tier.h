@@ -44,7 +44,7 @@ class TappedTier final : public tier::Tier, public tier::CompletionSink {
   void Write(tier::WriteRequest request) override;
   void SetAside(tier::SetAsideRequest request) override;
   absl::AnyInvocable<absl::Status()> Recheck() const override { return tier_.Recheck(); }
-  UniqueFd Root() const override { return tier_.Root(); }
+  tier::TierRoot Root() const override { return tier_.Root(); }
   [[nodiscard]] bool Stop(TimeNs deadline) override { return tier_.Stop(deadline); }
   void OnCompletions(std::span<tier::Completion> completions) override;
 

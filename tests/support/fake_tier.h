@@ -61,7 +61,7 @@ class FakeTier final : public tier::Tier {
   absl::AnyInvocable<absl::Status()> Recheck() const override {
     return [] { return absl::OkStatus(); };
   }
-  UniqueFd Root() const override { return {}; }
+  tier::TierRoot Root() const override { return {}; }
   // Advances to `deadline`, or until nothing is left.
   [[nodiscard]] bool Stop(TimeNs deadline) override;
 

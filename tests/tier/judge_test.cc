@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "server/base/clock.h"
+#include "tests/support/log_recorder.h"
 #include "tests/tier/tier_harness.h"
 
 namespace kvstream::tier {
@@ -137,13 +138,18 @@ TEST_F(SetAsideTest, AnotherFileHasTheNameBeforeTheDamagedOneIsGone) {
   EXPECT_FALSE(std::filesystem::exists(file_));
 }
 
-TEST_F(SetAsideTest, AFileThatCannotBePutBackIsCounted) {
-  const auto sound = [this](int) {
-    std::filesystem::rename(folder_.path() + "/v1", folder_.path() + "/elsewhere");
+TEST_F(SetAsideTest, AFileThatCannotBePutBackIsCountedAndNamed) {
+  const test::LogRecorder log;
+  // A folder has taken the name that it had aside.
+  const auto sound = [this](int fd) {
+    const std::string aside = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd));
+    std::filesystem::remove(aside);
+    std::filesystem::create_directory(aside);
     return false;
   };
-  EXPECT_EQ(SetAside(sound, nullptr).error, ENOENT);
+  EXPECT_EQ(SetAside(sound, nullptr).error, EPERM);
   EXPECT_EQ(tier_->stats().temporaries_left.Get(), 1u);
+  EXPECT_EQ(log.Count("temporary files are left behind: tier=t"), 1u);
 }
 
 TEST_F(SetAsideTest, ASoundFileIsNotReplaced) {
