@@ -38,6 +38,17 @@ class EngineTest : public testing::Test {
     sink_->Wait<Quiesced>(next_op_);
     return sink_->Wait<RequestDone>(next_op_++);
   }
+  // Both tiers are asked for key 1 and do not answer; then a scrub finds the first one's file
+  // damaged, and publishes it anew.
+  void RepairUnderARead(const OneFile& file) {
+    for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
+    rig_.Poison(session_);
+    Send(rig_.StepOf(next_op_, Keys(1, 1)));
+    rig_.WaitUntil([this] { return rig_.tier(0).reads_held() > 0; }, "the tier reads");
+    rig_.engine().Post(file.Damaged(TierId{0}));
+    rig_.engine().Post(FileRepaired{TierId{0}, 0, file.key, file.name_space, file.header});
+    rig_.WaitUntil([this] { return rig_.stats().unhandled_events.Get() == 0; }, "the loop knows");
+  }
   void Send(SessionMessage message) { rig_.Send(session_, *sink_, std::move(message)); }
 
   test::LogRecorder log_;  // Before the threads that log.
@@ -332,15 +343,7 @@ TEST_F(EngineTest, NumbersArePublishedBeforeTheEndsThatTheyCount) {
 TEST_F(EngineTest, AReadOfAFileThatWasReplacedMeanwhileUndoesNoRepair) {
   Put(Keys(1, 1));
   const OneFile file(rig_.tier(0).options().root);
-
-  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
-  rig_.Poison(session_);
-  Send(rig_.StepOf(next_op_, Keys(1, 1)));
-  rig_.WaitUntil([this] { return rig_.tier(0).reads_held() > 0; }, "the tier reads");
-  // A scrub finds the file damaged, and publishes it anew.
-  rig_.engine().Post(file.Damaged(TierId{0}));
-  rig_.engine().Post(FileRepaired{TierId{0}, 0, file.key, file.name_space, file.header});
-  rig_.WaitUntil([this] { return rig_.stats().unhandled_events.Get() == 0; }, "the loop knows");
+  RepairUnderARead(file);
   rig_.tier(0).failing().read = ENOENT;  // What the read meets is on its way out.
   rig_.tier(0).GateReads(false);
   rig_.WaitUntil([this] { return rig_.stats().tiers[0].missing_files.Get() > 0; }, "it has failed");
@@ -357,13 +360,7 @@ TEST_F(EngineTest, AReadOfAFileThatWasReplacedMeanwhileUndoesNoRepair) {
 TEST_F(EngineTest, DamageThatAnOldReadMetTakesNoRepairedFileAside) {
   Put(Keys(1, 1));
   const OneFile file(rig_.tier(0).options().root);
-  for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(true);
-  rig_.Poison(session_);
-  Send(rig_.StepOf(next_op_, Keys(1, 1)));
-  rig_.WaitUntil([this] { return rig_.tier(0).reads_held() > 0; }, "the tier reads");
-  rig_.engine().Post(file.Damaged(TierId{0}));
-  rig_.engine().Post(FileRepaired{TierId{0}, 0, file.key, file.name_space, file.header});
-  rig_.WaitUntil([this] { return rig_.stats().unhandled_events.Get() == 0; }, "the loop knows");
+  RepairUnderARead(file);
   file.FlipByte();
   rig_.tier(0).GateReads(false);
   rig_.WaitUntil([this] { return rig_.stats().tiers[0].corrupt_reads.Get() > 0; }, "it is noticed");
