@@ -44,8 +44,7 @@ void Lookups::Examine(Running& running, size_t key) {
   const auto* digests = lookup.digests.data() + key * lookup.members;
   const TierSet in_service = parts_.router->InService();
   const auto readable = [&](const KeyDigest& d) {
-    const store::IndexEntry* entry = parts_.index->Find(d);
-    return entry != nullptr && entry->ReadableFrom(in_service);
+    return parts_.index->ReadableFrom(d, in_service);
   };
   const bool present = std::all_of(digests, digests + lookup.members, readable);
   LookupResult& result = running.result;
@@ -57,7 +56,8 @@ void Lookups::Examine(Running& running, size_t key) {
   if (running.run_broken) return;
   result.leading_run += 1;
   for (uint32_t m = 0; m < lookup.members; ++m) {
-    for (const store::ContentCopy& copy : parts_.index->Find(digests[m])->copies) {
+    const auto entry = parts_.index->Find(digests[m]);
+    for (const store::ContentCopy& copy : entry->copies) {
       result.staged += copy.staged ? 1 : 0;
       for (uint32_t t = 0; t < parts_.tiers; ++t) {
         result.tier_chunks[t] += (copy.tiers & in_service).Has(TierId{t}) ? 1 : 0;

@@ -101,15 +101,15 @@ sched::Item ReadOps::PlanItem(const ReadRequest& request, const ReadChunk& chunk
   sched::Item item;
   item.shape = {request.name_space->spec.groups[chunk.group].chunk_bytes,
                 request.name_space->spec.segment_bytes};
-  const store::IndexEntry* entry = parts_.index->Find(chunk.key);
-  if (entry == nullptr) return item;
+  const auto entry = parts_.index->Find(chunk.key);
+  if (!entry) return item;
   for (const store::ContentCopy& copy : entry->copies) {
     const auto [plan, added] = plans_.try_emplace(copy.content);
     if (added) {
       plan->second.key = chunk.key;
       plan->second.path = store::ChunkPath(entry->name_space, chunk.key);
       plan->second.shape = entry->shape;
-      plan->second.checksums = copy.checksums;
+      plan->second.checksums.assign(copy.checksums.begin(), copy.checksums.end());
     }
     // Contents of two keys never meet but by a collision of their digests: that is a miss.
     if (plan->second.key != chunk.key) continue;

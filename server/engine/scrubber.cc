@@ -151,8 +151,8 @@ void Scrubber::OnDamaged(FileDamaged event) {
     if (event.done != nullptr) event.done();
     return;
   }
-  const store::IndexEntry* entry = parts_.index->Find(event.key);
-  if (entry != nullptr) known_ = Known{event.key, entry->name_space, entry->shape};
+  const auto entry = parts_.index->Find(event.key);
+  if (entry.has_value()) known_ = Known{event.key, entry->name_space, entry->shape};
   parts_.index->RemoveReplicas(event.key, event.tier);
   if (event.done == nullptr) return parts_.asides->Suspect(event.tier, event.key);
   if (event.replace != nullptr) {
@@ -171,8 +171,8 @@ void Scrubber::OnRepaired(const FileRepaired& event) {
   parts_.asides->Trust(event.tier, event.key);
   // The index learns nothing here of keys that it did not know: a header alone does not say that
   // the shape is the namespace's.
-  const store::IndexEntry* entry = parts_.index->Find(event.key);
-  if (entry != nullptr) {
+  const auto entry = parts_.index->Find(event.key);
+  if (entry.has_value()) {
     known_ = Known{event.key, entry->name_space, entry->shape};
   }
   if (!known_.has_value() || known_->key != event.key || known_->name_space != event.name_space ||

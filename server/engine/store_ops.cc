@@ -81,8 +81,7 @@ StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, T
   const uint32_t index = operation.next;
   const Chunk& chunk = operation.chunks[index];
   // What only a tier out of service holds is stored anew: it is a miss for who reads it.
-  const store::IndexEntry* entry = parts_.index->Find(chunk.key);
-  const bool readable = entry != nullptr && entry->ReadableFrom(parts_.router->InService());
+  const bool readable = parts_.index->ReadableFrom(chunk.key, parts_.router->InService());
   if (readable || arriving_by_key_.contains(chunk.key)) {
     Existing(id, operation, index);
     return Admission::kDone;

@@ -1,153 +1,251 @@
 #include "server/store/chunk_index.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "server/base/check.h"
 
 namespace kvstream::store {
-namespace {
 
-using Copies = decltype(IndexEntry::copies);
-
-Copies::iterator FindCopy(Copies& copies, const ContentId& content) {
-  return std::find_if(copies.begin(), copies.end(),
-                      [&](const ContentCopy& copy) { return copy.content == content; });
+size_t ChunkIndex::KeyHash::operator()(const KeyDigest& key) const {
+  size_t half = 0;  // A digest is already uniform.
+  std::memcpy(&half, key.bytes.data(), sizeof half);
+  return half;
 }
 
-// Staged first, then by number of tiers; equals keep their order.
-void SortCopies(Copies& copies) {
-  if (copies.size() < 2) return;  // Nearly always; a stable sort would allocate even then.
-  std::stable_sort(copies.begin(), copies.end(), [](const ContentCopy& a, const ContentCopy& b) {
-    if (a.staged != b.staged) return a.staged;
-    return a.tiers.size() > b.tiers.size();
-  });
+ChunkIndex::ChunkIndex() : by_key_(0, KeyHash{&records_}, KeyEqual{&records_}) {}
+
+ChunkIndex::Number ChunkIndex::First(const KeyDigest& key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? kNone : *found;
 }
 
-}  // namespace
-
-bool IndexEntry::ReadableFrom(TierSet in_service) const {
-  return std::any_of(copies.begin(), copies.end(), [in_service](const ContentCopy& copy) {
-    return copy.staged || !(copy.tiers & in_service).empty();
-  });
+ChunkIndex::Number ChunkIndex::FindContent(Number first, const ContentId& content) const {
+  Number number = first;
+  while (number != kNone && records_[number].content != content) number = records_[number].next;
+  return number;
 }
 
-const IndexEntry* ChunkIndex::Find(const KeyDigest& key) const {
-  const auto found = entries_.find(key);
-  return found == entries_.end() ? nullptr : &found->second;
+std::span<const uint64_t> ChunkIndex::ChecksumsOf(Number number) const {
+  const Record& record = records_[number];
+  const uint32_t segments = kinds_[record.kind].shape.segments();
+  if (segments == 1) return {&record.checksum, 1};
+  return {more_.at(number).get(), segments};
+}
+
+std::optional<IndexEntry> ChunkIndex::Find(const KeyDigest& key) const {
+  const Number first = First(key);
+  if (first == kNone) return std::nullopt;
+  const Kind& kind = kinds_[records_[first].kind];
+  IndexEntry entry{kind.name_space, kind.shape, {}, records_[first].leases};
+  for (Number number = first; number != kNone; number = records_[number].next) {
+    const Record& record = records_[number];
+    entry.copies.push_back(
+        {record.content, TierSet::FromBits(record.tiers), record.staged, ChecksumsOf(number)});
+  }
+  if (entry.copies.size() > 1) {
+    std::ranges::stable_sort(entry.copies, [](const ContentCopy& a, const ContentCopy& b) {
+      if (a.staged != b.staged) return a.staged;
+      return a.tiers.size() > b.tiers.size();
+    });
+  }
+  return entry;
+}
+
+bool ChunkIndex::ReadableFrom(const KeyDigest& key, TierSet in_service) const {
+  for (Number number = First(key); number != kNone; number = records_[number].next) {
+    const Record& record = records_[number];
+    if (record.staged || (record.tiers & in_service.bits()) != 0) return true;
+  }
+  return false;
 }
 
 void ChunkIndex::AddReplica(const KeyDigest& key, const NamespaceId& name_space,
                             const ChunkShape& shape, const ContentId& content,
                             std::span<const uint64_t> checksums, TierId tier) {
   KV_CHECK(tier.value < kTiersMax);
-  Add(key, name_space, shape, content, checksums, TierSet::Of(tier), false);
+  Record& record = records_[Add(key, name_space, shape, content, checksums)];
+  if (!TierSet::FromBits(record.tiers).Has(tier)) {
+    if (++generation_ == 0) ++generation_;
+    record.generations[tier.value] = generation_;
+    record.tiers |= static_cast<uint8_t>(TierSet::Of(tier).bits());
+  }
   RemoveWhere(key, TierSet::Of(tier), false,
-              [&content](const ContentCopy& copy) { return copy.content != content; });
+              [&content](const Record& other) { return other.content != content; });
 }
 
 void ChunkIndex::AddStaged(const KeyDigest& key, const NamespaceId& name_space,
                            const ChunkShape& shape, const ContentId& content,
                            std::span<const uint64_t> checksums) {
-  Add(key, name_space, shape, content, checksums, TierSet(), true);
+  records_[Add(key, name_space, shape, content, checksums)].staged = true;
 }
 
-void ChunkIndex::Add(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
-                     const ContentId& content, std::span<const uint64_t> checksums, TierSet tiers,
-                     bool staged) {
+// A record of it, which may say of no copy yet.
+ChunkIndex::Number ChunkIndex::Add(const KeyDigest& key, const NamespaceId& name_space,
+                                   const ChunkShape& shape, const ContentId& content,
+                                   std::span<const uint64_t> checksums) {
   KV_CHECK(shape.segment_bytes > 0 && checksums.size() == shape.segments());
-  const auto [found, is_new] = entries_.try_emplace(key);
-  IndexEntry& entry = found->second;
-  if (is_new) {
-    entry.name_space = name_space;
-    entry.shape = shape;
+  const Number first = First(key);
+  if (first != kNone) {
+    const Kind& kind = kinds_[records_[first].kind];
+    KV_CHECK(kind.name_space == name_space && kind.shape == shape);
+  }
+  Number number = FindContent(first, content);
+  if (number != kNone) return number;
+  number = NewRecord();
+  Record& record = records_[number];
+  record.key = key;
+  record.content = content;
+  record.kind = KindOf(name_space, shape);
+  kinds_[record.kind].records += 1;
+  if (checksums.size() == 1) {
+    record.checksum = checksums[0];
+  } else {
+    auto copied = std::make_unique<uint64_t[]>(checksums.size());
+    std::ranges::copy(checksums, copied.get());
+    more_[number] = std::move(copied);
+    more_checksums_ += checksums.size();
+  }
+  if (first == kNone) {
+    by_key_.insert(number);
     Usage& usage = usage_[name_space];
     usage.chunks += 1;
     usage.bytes += shape.payload_bytes;
+  } else {
+    Number last = first;  // Seldom are there two, hardly ever more.
+    while (records_[last].next != kNone) last = records_[last].next;
+    records_[last].next = number;
   }
-  KV_CHECK(entry.name_space == name_space && entry.shape == shape);
-  auto copy = FindCopy(entry.copies, content);
-  if (copy == entry.copies.end()) {
-    entry.copies.push_back({.content = content,
-                            .tiers = {},
-                            .generations = {},
-                            .staged = false,
-                            .checksums = {checksums.begin(), checksums.end()}});
-    copy = std::prev(entry.copies.end());
+  return number;
+}
+
+ChunkIndex::Number ChunkIndex::NewRecord() {
+  if (free_ == kNone) {
+    KV_CHECK(records_.size() < kNone);
+    records_.emplace_back();
+    return static_cast<Number>(records_.size() - 1);
   }
-  for (uint32_t t = 0; t < kTiersMax; ++t) {
-    if (!tiers.Without(copy->tiers).Has(TierId{t})) continue;
-    if (++generation_ == 0) ++generation_;
-    copy->generations[t] = generation_;
+  const Number number = free_;
+  free_ = records_[number].next;
+  records_[number] = Record();
+  return number;
+}
+
+// REQUIRES: no list has it any more.
+void ChunkIndex::FreeRecord(Number number) {
+  const uint32_t kind = records_[number].kind;
+  if (kinds_[kind].shape.segments() > 1) {
+    more_checksums_ -= kinds_[kind].shape.segments();
+    more_.erase(number);
   }
-  copy->tiers = copy->tiers | tiers;
-  copy->staged |= staged;
-  SortCopies(entry.copies);
+  DropKind(kind);
+  records_[number].next = free_;
+  free_ = number;
+}
+
+uint32_t ChunkIndex::KindOf(const NamespaceId& name_space, const ChunkShape& shape) {
+  const auto [found, is_new] = kind_numbers_.try_emplace(
+      {name_space, {shape.payload_bytes, shape.segment_bytes}}, static_cast<uint32_t>(0));
+  if (!is_new) return found->second;
+  if (free_kinds_.empty()) {
+    found->second = static_cast<uint32_t>(kinds_.size());
+    kinds_.push_back({name_space, shape, 0});
+  } else {
+    found->second = free_kinds_.back();
+    free_kinds_.pop_back();
+    kinds_[found->second] = {name_space, shape, 0};
+  }
+  return found->second;
+}
+
+void ChunkIndex::DropKind(uint32_t kind) {
+  Kind& dropped = kinds_[kind];
+  dropped.records -= 1;
+  if (dropped.records > 0) return;
+  kind_numbers_.erase(
+      {dropped.name_space, {dropped.shape.payload_bytes, dropped.shape.segment_bytes}});
+  free_kinds_.push_back(kind);
 }
 
 uint16_t ChunkIndex::GenerationOf(const KeyDigest& key, const ContentId& content,
                                   TierId tier) const {
   KV_CHECK(tier.value < kTiersMax);
-  const IndexEntry* entry = Find(key);
-  if (entry == nullptr) return 0;
-  for (const ContentCopy& copy : entry->copies) {
-    if (copy.content == content && copy.tiers.Has(tier)) return copy.generations[tier.value];
-  }
-  return 0;
+  const Number number = FindContent(First(key), content);
+  if (number == kNone || !TierSet::FromBits(records_[number].tiers).Has(tier)) return 0;
+  return records_[number].generations[tier.value];
 }
 
 bool ChunkIndex::RemoveReplica(const KeyDigest& key, const ContentId& content, TierId tier,
                                uint16_t generation) {
   if (generation == 0 || GenerationOf(key, content, tier) != generation) return false;
   return RemoveWhere(key, TierSet::Of(tier), false,
-                     [&content](const ContentCopy& copy) { return copy.content == content; });
+                     [&content](const Record& record) { return record.content == content; });
 }
 
 bool ChunkIndex::RemoveReplicas(const KeyDigest& key, TierId tier) {
   KV_CHECK(tier.value < kTiersMax);
-  return RemoveWhere(key, TierSet::Of(tier), false, [](const ContentCopy&) { return true; });
+  return RemoveWhere(key, TierSet::Of(tier), false, [](const Record&) { return true; });
 }
 
 bool ChunkIndex::RemoveStaged(const KeyDigest& key, const ContentId& content) {
   return RemoveWhere(key, TierSet(), true,
-                     [&content](const ContentCopy& copy) { return copy.content == content; });
+                     [&content](const Record& record) { return record.content == content; });
 }
 
 bool ChunkIndex::RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
-                             absl::FunctionRef<bool(const ContentCopy&)> matches) {
-  const auto found = entries_.find(key);
-  if (found == entries_.end()) return false;
-  Copies& copies = found->second.copies;
-  for (ContentCopy& copy : copies) {
-    if (!matches(copy)) continue;
-    copy.tiers = copy.tiers.Without(tiers);
-    copy.staged &= !staged;
+                             absl::FunctionRef<bool(const Record&)> matches) {
+  const Number first = First(key);
+  if (first == kNone) return false;
+  const uint32_t leases = records_[first].leases;
+  const Kind kind = kinds_[records_[first].kind];
+  Number kept = kNone;
+  Number last = kNone;
+  // The key leaves the table while its records do: the table looks into them.
+  by_key_.erase(first);
+  for (Number number = first, next = kNone; number != kNone; number = next) {
+    Record& record = records_[number];
+    next = record.next;
+    if (matches(record)) {
+      record.tiers &= static_cast<uint8_t>(~tiers.bits());
+      record.staged &= !staged;
+    }
+    if (record.tiers == 0 && !record.staged) {
+      FreeRecord(number);
+      continue;
+    }
+    (last == kNone ? kept : records_[last].next) = number;
+    last = number;
+    record.next = kNone;
   }
-  const auto gone = std::remove_if(copies.begin(), copies.end(), [](const ContentCopy& copy) {
-    return !copy.staged && copy.tiers.empty();
-  });
-  copies.erase(gone, copies.end());
-  if (copies.empty()) {
-    const auto usage = usage_.find(found->second.name_space);
-    usage->second.chunks -= 1;
-    usage->second.bytes -= found->second.shape.payload_bytes;
-    if (usage->second.chunks == 0) usage_.erase(usage);
-    entries_.erase(found);
-    return true;
+  if (kept != kNone) {
+    records_[kept].leases = leases;
+    by_key_.insert(kept);
+    return false;
   }
-  SortCopies(copies);
-  return false;
+  const auto usage = usage_.find(kind.name_space);
+  usage->second.chunks -= 1;
+  usage->second.bytes -= kind.shape.payload_bytes;
+  if (usage->second.chunks == 0) usage_.erase(usage);
+  return true;
 }
 
 bool ChunkIndex::AddLease(const KeyDigest& key) {
-  const auto found = entries_.find(key);
-  if (found == entries_.end()) return false;
-  ++found->second.leases;
+  const Number first = First(key);
+  if (first == kNone) return false;
+  ++records_[first].leases;
   return true;
 }
 
 void ChunkIndex::DropLease(const KeyDigest& key) {
-  const auto found = entries_.find(key);
-  if (found != entries_.end() && found->second.leases > 0) --found->second.leases;
+  const Number first = First(key);
+  if (first != kNone && records_[first].leases > 0) --records_[first].leases;
+}
+
+uint64_t ChunkIndex::memory_bytes() const {
+  constexpr uint64_t kAllocation = 16;  // What malloc keeps beside each.
+  return records_.size() * sizeof(Record) + by_key_.capacity() * (sizeof(Number) + 1) +
+         more_.capacity() * (sizeof(*more_.begin()) + 1) + more_.size() * kAllocation +
+         more_checksums_ * sizeof(uint64_t);
 }
 
 }  // namespace kvstream::store

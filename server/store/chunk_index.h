@@ -3,14 +3,24 @@
 // Owned by the engine loop: not thread-safe. An entry exists while at least one copy does; "visible
 // means readable". A chunk may have copies of more than one content id (recomputed KV differs in
 // its last bits); replicas combine only within one.
+//
+// It is built for millions of chunks: a record of 72 bytes for each content of a chunk, its only
+// checksum in it and more beside it, what many chunks share said once, and keys found by a table of
+// numbers of records.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "server/base/chunk_shape.h"
@@ -18,17 +28,15 @@
 
 namespace kvstream::store {
 
-// Copies of one content id.
+// Copies of one content id. What it says holds until the next call that changes the index.
 struct ContentCopy {
   ContentId content;
   // Tiers with a published file of it.
   TierSet tiers;
-  // By TierId, of those in `tiers`: told from one that was withdrawn before it.
-  std::array<uint16_t, kTiersMax> generations{};
   // Complete in the staging pool.
   bool staged = false;
-  // Checksums of its segments.
-  std::vector<uint64_t> checksums;
+  // Of its segments.
+  std::span<const uint64_t> checksums;
 };
 
 struct IndexEntry {
@@ -37,15 +45,18 @@ struct IndexEntry {
   // Never empty. Staged copies first, then by number of tiers.
   absl::InlinedVector<ContentCopy, 1> copies;
   uint32_t leases = 0;
-
-  // Whether a copy is staged, or on one of these tiers.
-  bool ReadableFrom(TierSet in_service) const;
 };
 
 class ChunkIndex {
  public:
-  // Null when unknown. The pointer is valid until the next call that changes the index.
-  const IndexEntry* Find(const KeyDigest& key) const;
+  ChunkIndex();
+  ChunkIndex(const ChunkIndex&) = delete;
+  ChunkIndex& operator=(const ChunkIndex&) = delete;
+
+  // Nothing when unknown.
+  std::optional<IndexEntry> Find(const KeyDigest& key) const;
+  // Whether a copy is staged, or on one of these tiers. False when unknown.
+  bool ReadableFrom(const KeyDigest& key, TierSet in_service) const;
 
   // Adds a published replica, or the staged copy. A tier has one file of a key, so a replica takes
   // the place of what the tier had of another content. REQUIRES: namespace and shape are those of
@@ -73,7 +84,9 @@ class ChunkIndex {
   bool AddLease(const KeyDigest& key);
   void DropLease(const KeyDigest& key);
 
-  uint64_t chunks() const { return entries_.size(); }
+  uint64_t chunks() const { return by_key_.size(); }
+  // What all of it takes up, bytes: the records, their checksums and the table of keys.
+  uint64_t memory_bytes() const;
 
   // Chunks and payload bytes of each namespace; for ListNamespaces.
   struct Usage {
@@ -83,14 +96,72 @@ class ChunkIndex {
   const absl::flat_hash_map<NamespaceId, Usage>& usage() const { return usage_; }
 
  private:
-  void Add(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
-           const ContentId& content, std::span<const uint64_t> checksums, TierSet tiers,
-           bool staged);
+  using Number = uint32_t;
+  static constexpr Number kNone = UINT32_MAX;
+
+  // One content of a chunk.
+  struct Record {
+    KeyDigest key;
+    ContentId content;
+    // Where there are several, theirs are in more_.
+    uint64_t checksum = 0;
+    uint32_t kind = 0;
+    // Another content of the same key; of a free record, the next free one.
+    Number next = kNone;
+    // Of the key, in the record that by_key_ has.
+    uint32_t leases = 0;
+    // By TierId: told from one that was withdrawn before it.
+    std::array<uint16_t, kTiersMax> generations{};
+    uint8_t tiers = 0;
+    bool staged = false;
+  };
+  // What chunks have in common.
+  struct Kind {
+    NamespaceId name_space;
+    ChunkShape shape;
+    uint64_t records = 0;
+  };
+  struct KeyHash {
+    using is_transparent = void;
+    const std::deque<Record>* records;
+    size_t operator()(const KeyDigest& key) const;
+    size_t operator()(Number number) const { return (*this)((*records)[number].key); }
+  };
+  struct KeyEqual {
+    using is_transparent = void;
+    const std::deque<Record>* records;
+    const KeyDigest& Of(const KeyDigest& key) const { return key; }
+    const KeyDigest& Of(Number number) const { return (*records)[number].key; }
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const {
+      return Of(a) == Of(b);
+    }
+  };
+
+  Number First(const KeyDigest& key) const;
+  // Of this content, from `first` on.
+  Number FindContent(Number first, const ContentId& content) const;
+  std::span<const uint64_t> ChecksumsOf(Number number) const;
+  Number Add(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
+             const ContentId& content, std::span<const uint64_t> checksums);
+  Number NewRecord();
+  void FreeRecord(Number number);
+  uint32_t KindOf(const NamespaceId& name_space, const ChunkShape& shape);
+  void DropKind(uint32_t kind);
   // From the copies that match.
   bool RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
-                   absl::FunctionRef<bool(const ContentCopy&)> matches);
+                   absl::FunctionRef<bool(const Record&)> matches);
 
-  absl::flat_hash_map<KeyDigest, IndexEntry> entries_;
+  std::deque<Record> records_;
+  Number free_ = kNone;
+  absl::flat_hash_set<Number, KeyHash, KeyEqual> by_key_;  // The first record of each key.
+  // Of records with more than one segment.
+  absl::flat_hash_map<Number, std::unique_ptr<uint64_t[]>> more_;
+  uint64_t more_checksums_ = 0;
+  std::vector<Kind> kinds_;
+  std::vector<uint32_t> free_kinds_;
+  absl::flat_hash_map<std::pair<NamespaceId, std::pair<uint64_t, uint64_t>>, uint32_t>
+      kind_numbers_;
   absl::flat_hash_map<NamespaceId, Usage> usage_;  // Of those that have chunks.
   uint16_t generation_ = 0;                        // The last one; never 0 once there is one.
 };

@@ -202,9 +202,9 @@ bool ScrubRig::IsWhole(size_t tier, uint32_t key) const {
 }
 
 TierSet ScrubRig::Holders(uint32_t key) const {
-  const store::IndexEntry* entry = index_.Find(Key(key));
+  const auto entry = index_.Find(Key(key));
   TierSet tiers;
-  if (entry == nullptr) return tiers;
+  if (!entry) return tiers;
   for (const store::ContentCopy& copy : entry->copies) tiers = tiers | copy.tiers;
   return tiers;
 }

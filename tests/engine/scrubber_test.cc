@@ -86,10 +86,10 @@ TEST(ScrubberTest, WithoutAGoodCopyADamagedFileIsGoneAndItsKeyAMiss) {
   EXPECT_EQ(done.deleted, 2u);
   EXPECT_FALSE(fs::exists(rig.FileOf(0, 1)));
   EXPECT_FALSE(fs::exists(rig.FileOf(0, 2)));
-  EXPECT_EQ(rig.index().Find(ScrubRig::Key(1)), nullptr);
+  EXPECT_FALSE(rig.index().Find(ScrubRig::Key(1)).has_value());
   EXPECT_EQ(rig.Holders(2), TierSet::Of(kB));  // Until that tier is scrubbed.
   EXPECT_EQ(rig.Scrub(kB).damaged, 1u);
-  EXPECT_EQ(rig.index().Find(ScrubRig::Key(2)), nullptr);
+  EXPECT_FALSE(rig.index().Find(ScrubRig::Key(2)).has_value());
 }
 
 TEST(ScrubberTest, WhatTheIndexDoesNotKnowIsRepairedAndStaysUnknown) {

@@ -94,10 +94,7 @@ class StagingTest : public testing::Test, public tier::CompletionSink {
     index_->RemoveReplicas(key_, kTier);
     asides_->Begin(kTier, path_, key_, [] {});
   }
-  bool Indexed() const {
-    const store::IndexEntry* entry = index_->Find(key_);
-    return entry != nullptr && entry->ReadableFrom(TierSet::Of(kTier));
-  }
+  bool Indexed() const { return index_->ReadableFrom(key_, TierSet::Of(kTier)); }
 
   const test::LogRecorder log_;
   const std::string encoded_ = store::EncodeKey({.prefix_hash = std::string(16, 'k')});
@@ -202,14 +199,14 @@ TEST_F(StagingTest, ACondemnedChunkIsWithdrawnAndNoCopyOfItIsKept) {
   staging_->Condemn(id_, now_);
   EXPECT_EQ(stats_.staged_chunks_damaged.Get(), 1u);
   EXPECT_EQ(log_.Count("staged chunks change in the pool"), 1u);
-  EXPECT_EQ(index_->Find(key_), nullptr);
+  EXPECT_FALSE(index_->Find(key_).has_value());
   EXPECT_EQ(staging_->Find(key_), nullptr);
   // The bytes were changed before they were written.
   pool_->bytes()[staging_->Get(id_).slots[0].offset + 100] ^= std::byte{1};
   AdvanceTo(kSecond);
   EXPECT_TRUE(staging_->empty() && asides_->empty());
   EXPECT_TRUE(tier_->files().empty());
-  EXPECT_EQ(index_->Find(key_), nullptr);
+  EXPECT_FALSE(index_->Find(key_).has_value());
   const auto notices = staging_->TakeNotices();
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_EQ(notices[0].code, absl::StatusCode::kUnavailable);

@@ -246,7 +246,7 @@ void Client::CheckPublished(const Chunk& chunk) {
     if (parts_.replicas->Harmed(TierId{t}, chunk.key)) return;
   }
   journal_.Fail(fmt::format("key {} is called durable and is on no tier (indexed: {})", chunk.key,
-                            entry != nullptr));
+                            entry.has_value()));
 }
 
 void Client::On(const engine::Quiesced& event) {

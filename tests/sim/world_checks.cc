@@ -19,9 +19,9 @@ void World::CheckTurn() {
 
 void World::CheckIndex() {
   for (uint32_t key = 0; key < names_.keys(); ++key) {
-    const store::IndexEntry* entry = driver_->index().Find(names_.digest(key));
+    const auto entry = driver_->index().Find(names_.digest(key));
     TierSet indexed;
-    for (size_t c = 0; entry != nullptr && c < entry->copies.size(); ++c) {
+    for (size_t c = 0; entry.has_value() && c < entry->copies.size(); ++c) {
       const store::ContentCopy& copy = entry->copies[c];
       if (!(indexed & copy.tiers).empty()) journal_.Fail("the index has two files of one name");
       indexed = indexed | copy.tiers;
@@ -91,8 +91,8 @@ void World::CheckQuiet() {
     if (tiers_[t]->tapped->fake().running() > 0) journal_.Fail("a tier still has requests");
   }
   for (uint32_t key = 0; key < names_.keys(); ++key) {
-    const store::IndexEntry* entry = driver_->index().Find(names_.digest(key));
-    if (entry == nullptr) continue;
+    const auto entry = driver_->index().Find(names_.digest(key));
+    if (!entry) continue;
     if (entry->leases != 0) journal_.Fail(fmt::format("key {} is leased by nobody", key));
     for (const store::ContentCopy& copy : entry->copies) {
       if (copy.staged) journal_.Fail(fmt::format("key {} is staged, says the index", key));

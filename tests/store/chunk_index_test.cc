@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <random>
+#include <utility>
 #include <vector>
 
 namespace kvstream::store {
@@ -41,22 +47,22 @@ class ChunkIndexTest : public ::testing::Test {
 };
 
 TEST_F(ChunkIndexTest, UnknownKeyIsNotFound) {
-  EXPECT_EQ(index_.Find(key_), nullptr);
+  EXPECT_FALSE(index_.Find(key_).has_value());
   EXPECT_EQ(index_.chunks(), 0u);
 }
 
 TEST_F(ChunkIndexTest, ReplicaIsFoundWithAllThatWasSaidOfIt) {
   name_space_.bytes[3] = 4;
   Add(one_, kPfs);
-  const IndexEntry* entry = index_.Find(key_);
-  ASSERT_NE(entry, nullptr);
+  const auto entry = index_.Find(key_);
+  ASSERT_TRUE(entry.has_value());
   EXPECT_EQ(entry->name_space, name_space_);
   EXPECT_EQ(entry->shape, kShape);
   ASSERT_EQ(entry->copies.size(), 1u);
   EXPECT_EQ(entry->copies[0].content, one_);
   EXPECT_EQ(entry->copies[0].tiers, TierSet::Of(kPfs));
   EXPECT_FALSE(entry->copies[0].staged);
-  EXPECT_EQ(entry->copies[0].checksums, checksums_);
+  EXPECT_TRUE(std::ranges::equal(entry->copies[0].checksums, checksums_));
 }
 
 TEST_F(ChunkIndexTest, ReplicasOfOneContentAreOneCopy) {
@@ -64,7 +70,7 @@ TEST_F(ChunkIndexTest, ReplicasOfOneContentAreOneCopy) {
   Add(one_, kNvme);
   Add(one_, kPfs);
   Add(one_, kPfs);
-  const IndexEntry* entry = index_.Find(key_);
+  const auto entry = index_.Find(key_);
   ASSERT_EQ(entry->copies.size(), 1u);
   EXPECT_TRUE(entry->copies[0].staged);
   EXPECT_EQ(entry->copies[0].tiers.size(), 2);
@@ -75,31 +81,33 @@ TEST_F(ChunkIndexTest, VisibleMeansThatSomeCopyIsThere) {
   Stage(one_);
   Add(one_, kNvme);
   EXPECT_FALSE(index_.RemoveStaged(key_, one_));
-  ASSERT_NE(index_.Find(key_), nullptr);
+  ASSERT_TRUE(index_.Find(key_).has_value());
   EXPECT_FALSE(index_.Find(key_)->copies[0].staged);
   EXPECT_TRUE(Remove(one_, kNvme));
-  EXPECT_EQ(index_.Find(key_), nullptr);
+  EXPECT_FALSE(index_.Find(key_).has_value());
   EXPECT_EQ(index_.chunks(), 0u);
 }
 
 TEST_F(ChunkIndexTest, ReadableIsWhatIsStagedOrOnATierInService) {
   Add(one_, kNvme);
-  EXPECT_TRUE(index_.Find(key_)->ReadableFrom(TierSet::Of(kNvme)));
-  EXPECT_FALSE(index_.Find(key_)->ReadableFrom(TierSet::Of(kPfs)));
+  EXPECT_TRUE(index_.ReadableFrom(key_, TierSet::Of(kNvme)));
+  EXPECT_FALSE(index_.ReadableFrom(key_, TierSet::Of(kPfs)));
   Stage(two_);
-  EXPECT_TRUE(index_.Find(key_)->ReadableFrom({}));
+  EXPECT_TRUE(index_.ReadableFrom(key_, {}));
+  EXPECT_FALSE(index_.ReadableFrom({}, TierSet::Of(kNvme)));
 }
 
 TEST_F(ChunkIndexTest, TwoContentsOfOneKeyStayApart) {
   Add(one_, kNvme);
   Add(two_, kPfs);
-  const IndexEntry* entry = index_.Find(key_);
+  const auto entry = index_.Find(key_);
   ASSERT_EQ(entry->copies.size(), 2u);
   EXPECT_EQ(entry->copies[0].tiers, TierSet::Of(kNvme));
   EXPECT_EQ(entry->copies[1].tiers, TierSet::Of(kPfs));
   EXPECT_FALSE(Remove(one_, kNvme));
-  ASSERT_EQ(entry->copies.size(), 1u);
-  EXPECT_EQ(entry->copies[0].content, two_);
+  const auto rest = index_.Find(key_);
+  ASSERT_EQ(rest->copies.size(), 1u);
+  EXPECT_EQ(rest->copies[0].content, two_);
 }
 
 TEST_F(ChunkIndexTest, OldFailureCannotUndoANewerSuccess) {
@@ -107,7 +115,7 @@ TEST_F(ChunkIndexTest, OldFailureCannotUndoANewerSuccess) {
   EXPECT_FALSE(Remove(one_, kNvme));
   EXPECT_FALSE(Remove(two_, kPfs));
   EXPECT_FALSE(index_.RemoveStaged(key_, two_));
-  ASSERT_NE(index_.Find(key_), nullptr);
+  ASSERT_TRUE(index_.Find(key_).has_value());
   EXPECT_EQ(index_.Find(key_)->copies[0].tiers, TierSet::Of(kNvme));
 }
 
@@ -135,7 +143,7 @@ TEST_F(ChunkIndexTest, TierHasOneFileOfAKey) {
   Add(one_, kNvme);
   Add(one_, kPfs);
   Add(two_, kNvme);  // Another node has replaced it.
-  const IndexEntry* entry = index_.Find(key_);
+  auto entry = index_.Find(key_);
   ASSERT_EQ(entry->copies.size(), 2u);
   EXPECT_EQ(entry->copies[0].tiers, TierSet::Of(kPfs));
   EXPECT_EQ(entry->copies[1].tiers, TierSet::Of(kNvme));
@@ -239,7 +247,132 @@ TEST_F(ChunkIndexTest, AFailureOfAnOlderFileUndoesNoPublicationOfAKeyThatWasGone
   EXPECT_TRUE(index_.RemoveReplicas(key_, kNvme));
   Add(one_, kNvme);
   EXPECT_FALSE(index_.RemoveReplica(key_, one_, kNvme, first));
-  EXPECT_NE(index_.Find(key_), nullptr);
+  EXPECT_TRUE(index_.Find(key_).has_value());
+}
+
+// What it keeps of each key, said plainly.
+struct PlainCopy {
+  TierSet tiers;
+  bool staged = false;
+  std::vector<uint64_t> checksums;
+};
+
+class PlainIndex {
+ public:
+  void Add(uint8_t key, uint8_t content, std::vector<uint64_t> checksums, int tier) {
+    PlainCopy& copy = keys_[key][content];
+    copy.checksums = std::move(checksums);
+    if (tier < 0) {
+      copy.staged = true;
+      return;
+    }
+    copy.tiers.Add(TierId{static_cast<uint32_t>(tier)});
+    Remove(key, tier, [content](uint8_t other) { return other != content; });
+  }
+  void Remove(uint8_t key, int tier, const std::function<bool(uint8_t)>& of) {
+    auto& copies = keys_[key];
+    for (auto& [content, copy] : copies) {
+      if (!of(content)) continue;
+      if (tier < 0) copy.staged = false;
+      if (tier >= 0) copy.tiers.Remove(TierId{static_cast<uint32_t>(tier)});
+    }
+    std::erase_if(copies, [](const auto& entry) {
+      return !entry.second.staged && entry.second.tiers.empty();
+    });
+    if (copies.empty()) keys_.erase(key);
+  }
+  const std::map<uint8_t, std::map<uint8_t, PlainCopy>>& keys() const { return keys_; }
+
+ private:
+  std::map<uint8_t, std::map<uint8_t, PlainCopy>> keys_;
+};
+
+TEST(ChunkIndexModelTest, AgreesWithAPlainOneWhateverComes) {
+  constexpr ChunkShape kShapes[] = {{4096, 4096}, {6000, 4096}, {20000, 4096}};
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937_64 random(seed);
+    ChunkIndex index;
+    PlainIndex plain;
+    const auto key_of = [](uint8_t key) {
+      KeyDigest d;
+      d.bytes[0] = key;
+      d.bytes[9] = 1;
+      return d;
+    };
+    const auto content_of = [](uint8_t content) {
+      ContentId id;
+      id.bytes[3] = content;
+      return id;
+    };
+    for (int step = 0; step < 20000; ++step) {
+      const auto key = static_cast<uint8_t>(random() % 40);
+      const auto content = static_cast<uint8_t>(random() % 3);
+      const int tier = static_cast<int>(random() % 4) - 1;
+      NamespaceId name_space;
+      name_space.bytes[0] = key % 3;
+      const ChunkShape shape = kShapes[key % 3];
+      std::vector<uint64_t> checksums(shape.segments());
+      for (size_t i = 0; i < checksums.size(); ++i) checksums[i] = 100 * key + 10 * content + i;
+      if (random() % 2 == 0) {
+        if (tier < 0) {
+          index.AddStaged(key_of(key), name_space, shape, content_of(content), checksums);
+        } else {
+          index.AddReplica(key_of(key), name_space, shape, content_of(content), checksums,
+                           TierId{static_cast<uint32_t>(tier)});
+        }
+        plain.Add(key, content, checksums, tier);
+      } else if (tier < 0) {
+        index.RemoveStaged(key_of(key), content_of(content));
+        plain.Remove(key, -1, [content](uint8_t other) { return other == content; });
+      } else {
+        index.RemoveReplicas(key_of(key), TierId{static_cast<uint32_t>(tier)});
+        plain.Remove(key, tier, [](uint8_t) { return true; });
+      }
+      ASSERT_EQ(index.chunks(), plain.keys().size());
+      const auto entry = index.Find(key_of(key));
+      const auto expected = plain.keys().find(key);
+      ASSERT_EQ(entry.has_value(), expected != plain.keys().end());
+      if (!entry) continue;
+      ASSERT_EQ(entry->shape, shape);
+      ASSERT_EQ(entry->name_space, name_space);
+      ASSERT_EQ(entry->copies.size(), expected->second.size());
+      for (const ContentCopy& copy : entry->copies) {
+        const PlainCopy& is = expected->second.at(copy.content.bytes[3]);
+        ASSERT_EQ(copy.tiers, is.tiers);
+        ASSERT_EQ(copy.staged, is.staged);
+        ASSERT_TRUE(std::ranges::equal(copy.checksums, is.checksums));
+      }
+    }
+    // All of one namespace have one shape: what the last one leaves is nothing.
+    for (uint8_t key = 0; key < 40; ++key) {
+      for (uint32_t tier = 0; tier < 3; ++tier) index.RemoveReplicas(key_of(key), TierId{tier});
+      for (uint8_t content = 0; content < 3; ++content) {
+        index.RemoveStaged(key_of(key), content_of(content));
+      }
+    }
+    EXPECT_EQ(index.chunks(), 0u);
+    EXPECT_TRUE(index.usage().empty());
+  }
+}
+
+TEST(ChunkIndexMemoryTest, AChunkOfOneSegmentTakesLittle) {
+  ChunkIndex index;
+  constexpr uint64_t kChunks = 200000;
+  const std::vector<uint64_t> checksums = {1};
+  std::mt19937_64 random(1);
+  for (uint64_t i = 0; i < kChunks; ++i) {
+    KeyDigest key;
+    for (size_t at = 0; at < 16; at += 8) {
+      const uint64_t word = random();
+      std::memcpy(key.bytes.data() + at, &word, sizeof word);
+    }
+    ContentId content;
+    content.bytes = key.bytes;
+    index.AddReplica(key, {}, {kMiB, kMiB}, content, checksums, kNvme);
+    index.AddReplica(key, {}, {kMiB, kMiB}, content, checksums, kPfs);
+  }
+  EXPECT_EQ(index.chunks(), kChunks);
+  EXPECT_LE(index.memory_bytes() / kChunks, 90u);
 }
 
 }  // namespace
