@@ -44,6 +44,8 @@ class Daemon:
         self.build = build
         self.socket = folder / "kvstreamd.sock"
         text = f'sockets {{ grpc: "{self.socket}" }}\nmetrics {{ listen: "" }}\n'
+        # What is measured is the tiers.
+        text += 'cache { policy: NONE }\n'
         text += 'logging { level: "warn" }\n' + config + "\n"
         for name, root in tiers:
             text += f'tiers {{ name: "{name}" root: "{root}" {tier_fields} }}\n'

@@ -51,6 +51,20 @@ sched::PolicyOptions PolicyOptionsOf(const config::RoutingOptions& routing,
           .hedging = routing.hedging};
 }
 
+std::optional<sched::CachePolicyKind> CachePolicyOf(config::CacheChoice choice) {
+  switch (choice) {
+    case config::CacheChoice::kLru:
+      return sched::CachePolicyKind::kLru;
+    case config::CacheChoice::kS3Fifo:
+      return sched::CachePolicyKind::kS3Fifo;
+    case config::CacheChoice::kArc:
+      return sched::CachePolicyKind::kArc;
+    case config::CacheChoice::kNone:
+      break;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 store::NamespaceLimits NamespaceLimitsOf(const config::Options& options) {
@@ -66,6 +80,7 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
                                       const std::vector<config::TierOptions>& open) {
   engine::EngineOptions engine;
   engine.pool_reserved_bytes = options.pool_reserved_bytes;
+  engine.cache = CachePolicyOf(options.cache);
   engine.copy_threads = options.copy_threads;
   engine.operations_per_session_max = options.operations_per_session_max;
   engine.drain = options.drain;

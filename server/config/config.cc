@@ -168,6 +168,20 @@ void ConvertPool(const v1::Pool& in, Problems& problems, Options& out) {
   out.pin = in.pin() == v1::Pool::EXIT ? PinPolicy::kExit : PinPolicy::kShrink;
 }
 
+CacheChoice ChoiceOf(v1::Cache::Policy policy) {
+  switch (policy) {
+    case v1::Cache::LRU:
+      return CacheChoice::kLru;
+    case v1::Cache::S3_FIFO:
+      return CacheChoice::kS3Fifo;
+    case v1::Cache::NONE:
+      return CacheChoice::kNone;
+    case v1::Cache::ARC:
+      break;
+  }
+  return CacheChoice::kArc;
+}
+
 GpuMode ModeOf(v1::Gpu::Mode mode) {
   switch (mode) {
     case v1::Gpu::OFF:
@@ -344,6 +358,7 @@ absl::StatusOr<Options> ParseConfig(std::string_view text, std::string_view sour
   ConvertSockets(in.sockets(), problems, out);
   ConvertTiers(in, problems, out);
   ConvertPool(in.pool(), problems, out);
+  out.cache = ChoiceOf(in.cache().policy());
   ConvertGpu(in.gpu(), problems, out);
   ConvertReadsAndWrites(in, problems, out);
   ConvertScrub(in.scrub(), problems, out);

@@ -56,6 +56,9 @@ struct GpuOptions {
 // When a slice of the pool cannot be pinned for the GPUs.
 enum class PinPolicy : uint8_t { kShrink, kExit };
 
+// Which chunk of the DRAM cache makes room; kNone: there is no such cache.
+enum class CacheChoice : uint8_t { kLru, kS3Fifo, kArc, kNone };
+
 // The share of a pool that only reads may use. Of a large pool in whole blocks of the slot
 // allocator, so that no slot lies across the border of two pinned slices.
 inline uint64_t ReservedBytes(uint64_t pool_bytes, uint64_t percent) {
@@ -77,6 +80,7 @@ struct Options {
   uint64_t pool_reserved_bytes = 0;
   uint32_t copy_threads = 0;
   PinPolicy pin = PinPolicy::kShrink;
+  CacheChoice cache = CacheChoice::kArc;
 
   GpuOptions gpu;
 

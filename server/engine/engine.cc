@@ -230,7 +230,8 @@ void Engine::PumpWrites(TierSet demand, TimeNs now) {
 
 void Engine::PublishStats(TimeNs now) {
   State& s = *state_;
-  stats_.pool_used_bytes.Set(s.slots.used());
+  stats_.pool_used_bytes.Set(s.slots.used() - s.staging.retained_bytes());
+  stats_.cache_bytes.Set(s.staging.retained_bytes());
   stats_.staged_bytes.Set(s.staging.queue().staged_bytes());
   stats_.leases.Set(s.leases.count());
   stats_.leased_chunks.Set(s.leases.chunks());

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "server/engine/stats.h"
 #include "server/gpu/gpu.h"
 #include "server/memory/sealed_memory.h"
+#include "server/sched/cache_policy.h"
 #include "server/sched/router.h"
 #include "server/sched/tier_health.h"
 #include "server/sched/write_queue.h"
@@ -29,6 +31,8 @@ namespace kvstream::engine {
 
 struct EngineOptions {
   uint64_t pool_reserved_bytes = 0;
+  // Nothing: no DRAM cache.
+  std::optional<sched::CachePolicyKind> cache;
   uint32_t copy_threads = 2;
   uint64_t operations_per_session_max = 1024;
   DirectBytesMin direct_bytes_min;

@@ -35,7 +35,10 @@ struct Engine::State {
             {engine->gpus_, engine, &sessions, &engine->stats_, engine->options_.direct_bytes_min}),
         leases(&index),
         asides(tiers, &engine->stats_),
-        staging({tiers, &slots, engine->pool_->bytes().data(), &index, &asides, &engine->stats_},
+        staging({tiers, &slots, engine->pool_->bytes().data(), &index, &asides, &engine->stats_,
+                 engine->options_.cache.has_value()
+                     ? sched::MakeCachePolicy(*engine->options_.cache, engine->pool_->size())
+                     : nullptr},
                 engine->options_.writes),
         copies(engine->options_.copy_threads,
                [engine](const CopyResult& result) { engine->mailbox_.Post(result); }),
@@ -50,7 +53,10 @@ struct Engine::State {
         keeper({tiers, &reads, &staging, &engine->stats_, engine->options_.copy_threads > 0},
                engine->options_.tier_health),
         controls({tiers, &reads, &keeper, &engine->stats_}),
-        scrubber({tiers, &index, &asides, engine, &engine->stats_}, engine->options_.scrub) {}
+        scrubber({tiers, &index, &asides, engine, &engine->stats_}, engine->options_.scrub) {
+    slots.SetReclaim(
+        [this](sched::Arena arena) { return staging.Evict(arena) || reads.GiveUpKept(arena); });
+  }
 
   std::vector<tier::Tier*> tiers;
   sched::SlotAllocator slots;

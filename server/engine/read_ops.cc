@@ -39,7 +39,10 @@ std::string Describe(absl::StatusCode code) {
 }  // namespace
 
 ReadOps::ReadOps(const Parts& parts, const sched::RouterOptions& options)
-    : parts_(parts), router_(options, parts.slots), to_submit_(parts.tiers.size()) {}
+    : parts_(parts),
+      kept_(parts.slots),
+      router_(options, parts.slots, parts.staging->has_cache() ? this : nullptr),
+      to_submit_(parts.tiers.size()) {}
 
 absl::Status ReadOps::Begin(Session& session, OperationId id, ReadStep step, TimeNs now) {
   now_ = now;
@@ -118,7 +121,7 @@ sched::Item ReadOps::PlanItem(const ReadRequest& request, const ReadChunk& chunk
     item.sources.push_back(sched::Source{copy.content, copy.tiers, copy.staged});
     if (copy.staged) {
       place->staged = parts_.staging->Find(chunk.key)->id;
-      parts_.staging->Pin(place->staged);
+      parts_.staging->Use(place->staged);
     }
   }
   return item;
@@ -128,7 +131,19 @@ void ReadOps::EndUse(const ContentId& content) {
   const auto it = plans_.find(content);
   KV_CHECK(it != plans_.end() && it->second.uses > 0);
   it->second.uses -= 1;
-  if (it->second.uses == 0) plans_.erase(it);
+  if (it->second.uses > 0) return;
+  plans_.erase(it);
+  kept_.Forget(content);
+}
+
+bool ReadOps::Keep(const ContentId& content, uint32_t segment, const sched::Slot& slot) {
+  const ContentPlan& plan = plans_.at(content);
+  std::vector<sched::Slot> slots;
+  if (!kept_.Add(content, segment, plan.shape.segments(), slot, &slots)) return false;
+  if (!slots.empty()) {
+    parts_.staging->Retain(plan.key, plan.shape, content, plan.checksums, std::move(slots));
+  }
+  return true;
 }
 
 void ReadOps::SetTierInService(TierId tier, bool in_service, TimeNs now) {

@@ -20,6 +20,7 @@
 #include "server/engine/asides.h"
 #include "server/engine/copy_pool.h"
 #include "server/engine/device_copies.h"
+#include "server/engine/kept_segments.h"
 #include "server/engine/sessions.h"
 #include "server/engine/staging.h"
 #include "server/engine/stats.h"
@@ -29,7 +30,7 @@
 
 namespace kvstream::engine {
 
-class ReadOps {
+class ReadOps : private sched::SegmentKeeper {
  public:
   struct Parts {
     std::vector<tier::Tier*> tiers;
@@ -64,6 +65,9 @@ class ReadOps {
   // Executes what the router decided, until it has nothing more to say. Reads and results are
   // gathered for SubmitReads.
   void Pump(TimeNs now);
+  // Gives up slots of chunks that are not whole yet. sched::SlotAllocator::Reclaim.
+  bool GiveUpKept(sched::Arena arena) { return kept_.GiveUpOne(arena); }
+
   // At the end of a turn: submits the reads and sends the results of the turn.
   void SubmitReads();
 
@@ -130,6 +134,7 @@ class ReadOps {
     bool ok = true;
   };
 
+  bool Keep(const ContentId& content, uint32_t segment, const sched::Slot& slot) override;
   absl::Status PlaceItems(Session& session, ReadStep* step, Operation* operation);
   sched::Item PlanItem(const ReadRequest& request, const ReadChunk& chunk, ItemPlace* place);
   // Where an item's bytes go; null once its operation has ended early.
@@ -158,6 +163,7 @@ class ReadOps {
   void EndUse(const ContentId& content);
 
   const Parts parts_;
+  KeptSegments kept_;
   sched::Router router_;
   std::vector<sched::Command> commands_;  // Of the pump.
   absl::flat_hash_map<OperationId, Operation> operations_;

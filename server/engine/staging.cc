@@ -1,5 +1,6 @@
 #include "server/engine/staging.h"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -19,13 +20,14 @@ uint64_t HashOf(const KeyDigest& key) {
 
 }  // namespace
 
-Staging::Staging(const Parts& parts, const sched::WriteQueueOptions& options)
-    : parts_(parts), queue_(options) {
+Staging::Staging(Parts parts, const sched::WriteQueueOptions& options)
+    : parts_(std::move(parts)), queue_(options) {
   parts_.asides->SetWatcher(
       [this](TierId tier, const std::string& path) { NoteAside(tier, path); });
 }
 
 StagedId Staging::Add(NewChunk fresh, TimeNs now) {
+  Unretain(fresh.key);
   auto chunk = std::make_unique<StagedChunk>();
   static_cast<NewChunk&>(*chunk) = std::move(fresh);
   const StagedId id{next_id_++};
@@ -96,7 +98,9 @@ void Staging::Handle(const sched::WriteCommand& command, TimeNs now) {
   } else if (const auto* finished = std::get_if<sched::ChunkFinished>(&command)) {
     StagedChunk& chunk = *chunks_.at(finished->chunk);
     chunk.finished = true;
-    if (!chunk.damaged) {  // Else it is withdrawn, and another may have the name.
+    if (!chunk.damaged && has_cache() && !finished->written.empty()) {
+      BeginRetaining(chunk);
+    } else if (!chunk.damaged) {  // Else it is withdrawn, and another may have the name.
       parts_.index->RemoveStaged(chunk.key, chunk.content);
       by_key_.erase(chunk.key);
     }
@@ -119,6 +123,7 @@ void Staging::Condemn(StagedId id, TimeNs now) {
   if (damage_quiet_.IsOver(now)) {
     spdlog::error("staged chunks change in the pool, is the memory sound? file={}", chunk.path);
   }
+  if (chunk.retained) return EndRetaining(chunk);
   if (chunk.finished) return;
   parts_.index->RemoveStaged(chunk.key, chunk.content);
   by_key_.erase(chunk.key);
@@ -227,9 +232,85 @@ void Staging::Notify(StagedChunk& chunk, absl::StatusCode code) {
   chunk.waiters.clear();
 }
 
+void Staging::Use(StagedId id) {
+  StagedChunk& chunk = *chunks_.at(id);
+  chunk.pins += 1;
+  if (chunk.retained) parts_.cache->Touch(chunk.key);
+}
+
+void Staging::Retain(const KeyDigest& key, const ChunkShape& shape, const ContentId& content,
+                     const std::vector<uint64_t>& checksums, std::vector<sched::Slot> slots) {
+  // What it was read from may be gone by now, and with it what its namespace is.
+  const auto entry = parts_.index->Find(key);
+  if (!entry.has_value() || by_key_.contains(key)) {
+    for (const sched::Slot& slot : slots) parts_.slots->Free(slot);
+    return;
+  }
+  const StagedId id{next_id_++};
+  std::unique_ptr<StagedChunk>& chunk = chunks_[id] = std::make_unique<StagedChunk>();
+  static_cast<NewChunk&>(*chunk) = {{}, key, entry->name_space, shape, std::move(slots), checksums};
+  chunk->id = id;
+  chunk->content = content;
+  chunk->path = store::ChunkPath(chunk->name_space, key);
+  chunk->durable = true;
+  chunk->finished = true;
+  parts_.index->AddStaged(key, chunk->name_space, shape, content, checksums);
+  by_key_[key] = id;
+  BeginRetaining(*chunk);
+}
+
+void Staging::BeginRetaining(StagedChunk& chunk) {
+  chunk.retained = true;
+  uint64_t bytes = 0;
+  for (const sched::Slot& slot : chunk.slots) bytes += sched::BuddyArena::BlockBytes(slot.bytes);
+  retained_bytes_ += bytes;
+  parts_.cache->Insert(chunk.key, bytes);
+  parts_.stats->cache_chunks.Set(parts_.cache->size());
+  parts_.stats->cache_inserted.Add();
+}
+
+void Staging::EndRetaining(StagedChunk& chunk) {
+  chunk.retained = false;
+  for (const sched::Slot& slot : chunk.slots) {
+    retained_bytes_ -= sched::BuddyArena::BlockBytes(slot.bytes);
+  }
+  parts_.cache->Remove(chunk.key);  // No-op for what was evicted.
+  parts_.stats->cache_chunks.Set(parts_.cache->size());
+  parts_.index->RemoveStaged(chunk.key, chunk.content);
+  by_key_.erase(chunk.key);
+}
+
+void Staging::Unretain(const KeyDigest& key) {
+  StagedChunk* const chunk = Find(key);
+  if (chunk == nullptr || !chunk->retained) return;
+  EndRetaining(*chunk);
+  MaybeFree(chunk->id);
+}
+
+bool Staging::MayEvict(const KeyDigest& key, sched::Arena arena) const {
+  const StagedChunk& chunk = *chunks_.at(by_key_.at(key));
+  if (chunk.pins > 0) return false;
+  const auto fits = [&](const sched::Slot& slot) { return parts_.slots->IsShared(slot); };
+  if (arena == sched::Arena::kShared && std::ranges::none_of(chunk.slots, fits)) return false;
+  // A lease keeps the last copy.
+  return !parts_.index->IsLeased(key) || parts_.index->OnTiers(key, TierSet::FromBits(0xff));
+}
+
+bool Staging::Evict(sched::Arena arena) {
+  if (!has_cache()) return false;
+  const auto key =
+      parts_.cache->Evict([&](const KeyDigest& candidate) { return MayEvict(candidate, arena); });
+  if (!key.has_value()) return false;
+  StagedChunk& chunk = *Find(*key);
+  EndRetaining(chunk);
+  parts_.stats->cache_evicted.Add();
+  MaybeFree(chunk.id);
+  return true;
+}
+
 void Staging::MaybeFree(StagedId id) {
   const auto it = chunks_.find(id);
-  if (!it->second->finished || it->second->pins > 0) return;
+  if (!it->second->finished || it->second->retained || it->second->pins > 0) return;
   for (const sched::Slot& slot : it->second->slots) parts_.slots->Free(slot);
   chunks_.erase(it);
 }

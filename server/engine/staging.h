@@ -1,5 +1,7 @@
 // Staged chunks: complete in the staging pool, readable from there, and on their way to the tiers.
-// A chunk leaves the pool when no write of it is owed or running and nobody reads it from there.
+// What is published, or was read, stays there for as long as nobody else wants its slots: the DRAM
+// cache. Without one a chunk leaves the pool when no write of it is owed or running and nobody
+// reads it from there.
 //
 // Thread rule: the engine loop.
 #pragma once
@@ -17,6 +19,7 @@
 #include "server/base/types.h"
 #include "server/engine/asides.h"
 #include "server/engine/stats.h"
+#include "server/sched/cache_policy.h"
 #include "server/sched/slot_allocator.h"
 #include "server/sched/write_queue.h"
 #include "server/store/chunk_format.h"
@@ -56,7 +59,8 @@ struct StagedChunk : NewChunk {
   std::string path;
   uint32_t pins = 0;
   bool durable = false;
-  bool finished = false;  // Withdrawn from the pool as soon as nobody pins it.
+  bool finished = false;  // No write is owed: it goes as soon as nobody pins it, unless retained.
+  bool retained = false;  // In the DRAM cache.
   bool damaged = false;   // In the pool.
   std::vector<DurableWaiter> waiters;
 };
@@ -70,8 +74,10 @@ class Staging {
     store::ChunkIndex* index = nullptr;
     Asides* asides = nullptr;
     EngineStats* stats = nullptr;
+    // Which retained chunk goes first. Null: there is no DRAM cache.
+    std::unique_ptr<sched::CachePolicy> cache;
   };
-  Staging(const Parts& parts, const sched::WriteQueueOptions& options);
+  Staging(Parts parts, const sched::WriteQueueOptions& options);
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -82,9 +88,20 @@ class Staging {
   StagedChunk* Find(const KeyDigest& key);
   StagedChunk& Get(StagedId id) { return *chunks_.at(id); }
 
-  // A pinned chunk stays in the pool.
+  // A pinned chunk stays in the pool. Use: the same, and the cache hears of it.
   void Pin(StagedId id) { chunks_.at(id)->pins += 1; }
+  void Use(StagedId id);
   void Unpin(StagedId id);
+
+  bool has_cache() const { return parts_.cache != nullptr; }
+  // A chunk that was read whole and verified: the cache has it, and its slots, or they are freed.
+  // REQUIRES: has_cache().
+  void Retain(const KeyDigest& key, const ChunkShape& shape, const ContentId& content,
+              const std::vector<uint64_t>& checksums, std::vector<sched::Slot> slots);
+  // Takes the chunk of this key out of the cache, if it is there; who reads it ends first.
+  void Unretain(const KeyDigest& key);
+  // Evicts a retained chunk, with a slot of `arena`; false when none may go.
+  bool Evict(sched::Arena arena);
 
   // Of a staged chunk whose bytes are no longer those that were stored: it is withdrawn, and no
   // further copy of it is begun.
@@ -106,6 +123,7 @@ class Staging {
 
   std::vector<DurableNotice> TakeNotices() { return std::move(notices_); }
   bool empty() const { return queue_.empty(); }
+  uint64_t retained_bytes() const { return retained_bytes_; }
   const sched::WriteQueue& queue() const { return queue_; }
 
  private:
@@ -129,6 +147,9 @@ class Staging {
   // What to make of a name that is taken. False: the write is not over yet.
   bool MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion, bool* ok,
                     TimeNs now);
+  void BeginRetaining(StagedChunk& chunk);
+  void EndRetaining(StagedChunk& chunk);
+  bool MayEvict(const KeyDigest& key, sched::Arena arena) const;
   void Notify(StagedChunk& chunk, absl::StatusCode code);
   void MaybeFree(StagedId id);
 
@@ -137,6 +158,7 @@ class Staging {
   absl::flat_hash_map<StagedId, std::unique_ptr<StagedChunk>> chunks_;
   absl::flat_hash_map<KeyDigest, StagedId> by_key_;
   absl::flat_hash_map<Ticket, Write> writes_;
+  uint64_t retained_bytes_ = 0;  // Of the pool, with the rounding of slots.
   TierSet out_of_service_;
   TierSet writes_out_;
   // Of warnings: about failing writes, damaged files that writes meet, second copies given up,

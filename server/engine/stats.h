@@ -94,6 +94,12 @@ struct EngineStats {
   Gauge pool_used_bytes;
   Gauge staged_bytes;
   Gauge pool_huge_pages;
+  // The DRAM cache: chunks that stay in the pool while nobody else wants their room, which is not
+  // counted as used.
+  Gauge cache_bytes;
+  Gauge cache_chunks;
+  Counter cache_inserted;
+  Counter cache_evicted;
 
   Gauge sessions_open;
   Counter sessions_opened;

@@ -80,9 +80,12 @@ void StoreOps::Admit(TimeNs now) {
 StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, TimeNs now) {
   const uint32_t index = operation.next;
   const Chunk& chunk = operation.chunks[index];
-  // What only a tier out of service holds is stored anew: it is a miss for who reads it.
-  const bool readable = parts_.index->ReadableFrom(chunk.key, parts_.router->InService());
-  if (readable || arriving_by_key_.contains(chunk.key)) {
+  // What only a tier out of service holds is stored anew: it is a miss for who reads it. So is what
+  // only the cache has, which may let it go.
+  const StagedChunk* const staged = parts_.staging->Find(chunk.key);
+  const bool kept = (staged != nullptr && !staged->retained) ||
+                    parts_.index->OnTiers(chunk.key, parts_.router->InService());
+  if (kept || arriving_by_key_.contains(chunk.key)) {
     Existing(id, operation, index);
     return Admission::kDone;
   }

@@ -35,8 +35,8 @@ absl::StatusCode OutcomeOf(absl::StatusCode failure) {
 
 }  // namespace
 
-Router::Router(const RouterOptions& options, SlotAllocator* slots)
-    : options_(options), slots_(slots) {
+Router::Router(const RouterOptions& options, SlotAllocator* slots, SegmentKeeper* keeper)
+    : options_(options), slots_(slots), keeper_(keeper) {
   KV_CHECK(!options.lanes.empty() && options.lanes.size() <= kTiersMax);
   for (uint32_t i = 0; i < options.lanes.size(); ++i)
     lanes_.emplace_back(TierId{i}, options.lanes[i]);

@@ -57,9 +57,19 @@ struct RouterOptions {
   uint32_t staged_copies_max = 64;
 };
 
+// Who may keep a segment that was read where it is.
+class SegmentKeeper {
+ public:
+  virtual ~SegmentKeeper() = default;
+  // Called once the reads and copies of the slot have ended and its bytes are known to be right.
+  // True: the slot is the keeper's from now on, else it is freed. Must not call the router.
+  virtual bool Keep(const ContentId& content, uint32_t segment, const Slot& slot) = 0;
+};
+
 class Router {
  public:
-  Router(const RouterOptions& options, SlotAllocator* slots);
+  // `keeper`, if any, outlives the router.
+  Router(const RouterOptions& options, SlotAllocator* slots, SegmentKeeper* keeper = nullptr);
   Router(const Router&) = delete;
   Router& operator=(const Router&) = delete;
 
@@ -225,6 +235,7 @@ class Router {
 
   const RouterOptions options_;
   SlotAllocator* const slots_;
+  SegmentKeeper* const keeper_;
   std::vector<TierLane> lanes_;
   std::vector<uint64_t> queued_;  // Segments that wait for a claim, by tier that holds them.
   uint64_t queued_bytes_ = 0;     // Of all steps' lists.

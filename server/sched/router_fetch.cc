@@ -311,7 +311,11 @@ void Router::RemoveFromLane(TierLane& lane, const Read& read) {
 
 void Router::FreeRead(uint32_t index) {
   Read& read = reads_[index];
-  slots_->Free(read.slot);
+  const bool right = read.verified && !read.damaged;
+  const ContentId& content = fetches_[read.fetch].content;
+  if (!right || keeper_ == nullptr || !keeper_->Keep(content, read.segment, read.slot)) {
+    slots_->Free(read.slot);
+  }
   read.live = false;
   read.orphan = false;
   read.overdue = false;

@@ -1,5 +1,8 @@
 // Who holds which bytes of the staging pool. Pure: it hands out offsets, never addresses.
 //
+// Slots that are only kept, as those of the DRAM cache, are in use like others, and are given up
+// when a slot is wanted.
+//
 // The pool is two arenas. Reads take from the reserved arena first, then from the shared one;
 // writes take from the shared one alone. So reads always have an arena that only reads can
 // fragment, and a read in flight ends without waiting for any other slot: admission cannot
@@ -7,7 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace kvstream::sched {
@@ -54,6 +59,8 @@ class BuddyArena {
   uint64_t size() const { return end_ - begin_; }
   // Bytes of blocks that are out, rounding included.
   uint64_t used() const { return used_; }
+  // What a slot of so many bytes takes up.
+  static uint64_t BlockBytes(uint64_t bytes) { return kBlockMin << OrderOf(bytes); }
 
  private:
   static uint32_t OrderOf(uint64_t bytes);
@@ -64,16 +71,35 @@ class BuddyArena {
   std::vector<BitTree> free_;  // One a size; a bit for each block of it.
 };
 
+// Slots of both, or of the shared one alone.
+enum class Arena : uint8_t { kAny, kShared };
+
 class SlotAllocator {
  public:
+  // Frees one or some of the slots that are only kept, one of `arena` among them; false when there
+  // is none.
+  using Reclaim = std::function<bool(Arena arena)>;
+
   SlotAllocator(uint64_t pool_bytes, uint64_t reserved_bytes)
       : reserved_(0, reserved_bytes), shared_(reserved_.size(), pool_bytes - reserved_.size()) {}
 
+  // Called when a slot is wanted and none is free, until one is. Set once, before the first.
+  void SetReclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
+
   std::optional<Slot> AllocateRead(uint64_t bytes) {
-    if (auto slot = reserved_.Allocate(bytes)) return slot;
-    return shared_.Allocate(bytes);
+    do {
+      if (auto slot = reserved_.Allocate(bytes)) return slot;
+      if (auto slot = shared_.Allocate(bytes)) return slot;
+    } while (reclaim_ != nullptr && reclaim_(Arena::kAny));
+    return std::nullopt;
   }
-  std::optional<Slot> AllocateWrite(uint64_t bytes) { return shared_.Allocate(bytes); }
+  std::optional<Slot> AllocateWrite(uint64_t bytes) {
+    do {
+      if (auto slot = shared_.Allocate(bytes)) return slot;
+    } while (reclaim_ != nullptr && reclaim_(Arena::kShared));
+    return std::nullopt;
+  }
+  bool IsShared(const Slot& slot) const { return shared_.Contains(slot); }
   void Free(const Slot& slot) { (reserved_.Contains(slot) ? reserved_ : shared_).Free(slot); }
 
   uint64_t used() const { return reserved_.used() + shared_.used(); }
@@ -84,6 +110,7 @@ class SlotAllocator {
  private:
   BuddyArena reserved_;
   BuddyArena shared_;
+  Reclaim reclaim_;
 };
 
 }  // namespace kvstream::sched

@@ -60,6 +60,18 @@ bool ChunkIndex::ReadableFrom(const KeyDigest& key, TierSet in_service) const {
   return false;
 }
 
+bool ChunkIndex::OnTiers(const KeyDigest& key, TierSet tiers) const {
+  for (Number number = First(key); number != kNone; number = records_[number].next) {
+    if ((records_[number].tiers & tiers.bits()) != 0) return true;
+  }
+  return false;
+}
+
+bool ChunkIndex::IsLeased(const KeyDigest& key) const {
+  const Number first = First(key);
+  return first != kNone && records_[first].leases > 0;
+}
+
 void ChunkIndex::AddReplica(const KeyDigest& key, const NamespaceId& name_space,
                             const ChunkShape& shape, const ContentId& content,
                             std::span<const uint64_t> checksums, TierId tier) {

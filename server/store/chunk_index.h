@@ -57,6 +57,9 @@ class ChunkIndex {
   std::optional<IndexEntry> Find(const KeyDigest& key) const;
   // Whether a copy is staged, or on one of these tiers. False when unknown.
   bool ReadableFrom(const KeyDigest& key, TierSet in_service) const;
+  // Whether one of these tiers has a file of it.
+  bool OnTiers(const KeyDigest& key, TierSet tiers) const;
+  bool IsLeased(const KeyDigest& key) const;
 
   // Adds a published replica, or the staged copy. A tier has one file of a key, so a replica takes
   // the place of what the tier had of another content. REQUIRES: namespace and shape are those of

@@ -28,6 +28,7 @@ TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
   EXPECT_EQ(options->pool_bytes, 1024 * kMiB);
   EXPECT_EQ(options->pool_reserved_bytes, 512 * kMiB);
   EXPECT_EQ(options->pin, PinPolicy::kShrink);
+  EXPECT_EQ(options->cache, CacheChoice::kArc);
   EXPECT_EQ(options->gpu.mode, GpuMode::kAuto);
   EXPECT_EQ(options->gpu.direct_bytes_min, 64 * kKiB);
   EXPECT_EQ(options->gpu.direct_store_bytes_min, 256 * kKiB);

@@ -44,7 +44,8 @@ class StagingTest : public testing::Test, public tier::CompletionSink {
                                                         pool_->bytes().data(),
                                                         index_.get(),
                                                         asides_.get(),
-                                                        &stats_},
+                                                        &stats_,
+                                                        nullptr},
                                          writes);
     now_ = 0;
   }

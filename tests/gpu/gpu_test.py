@@ -44,7 +44,7 @@ class Daemon:
             f'sockets {{ grpc: "{self.socket}" }}\n'
             f'tiers {{ name: "nvme" root: "{self.directory}/nvme" }}\n'
             f'tiers {{ name: "pfs" root: "{self.directory}/pfs" shared: true }}\n'
-            "pool { mib: 1024 copy_threads: 4 }\n"
+            "pool { mib: 1024 copy_threads: 4 } cache { policy: NONE }\n"
             "gpu { mode: AUTO landing_ack_ms: 2000 }\n"
             'metrics { listen: "" }\n')
         self.log = open(self.directory / "log", "w", encoding="utf-8")

@@ -117,6 +117,9 @@ SimOptions RandomOptions(SimRandom& random) {
   for (uint32_t t = 0; t < tiers; ++t) options.tiers.push_back(RandomTier(random, t));
   ChooseRouting(random, &options);
   options.script = RandomScript(random);
+  constexpr sched::CachePolicyKind kPolicies[] = {
+      sched::CachePolicyKind::kLru, sched::CachePolicyKind::kS3Fifo, sched::CachePolicyKind::kArc};
+  if (random.Chance(0.5)) options.engine.cache = kPolicies[random.Below(3)];
   return options;
 }
 

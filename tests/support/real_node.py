@@ -43,9 +43,11 @@ def wait(condition, what, patience_s=PATIENCE_S):
 
 class Node:
     """A daemon on the folders `nvme` and `pfs` of a folder. `tier` is added to both tiers of its
-    config, `pfs` to the second, `config` to the whole."""
+    config, `pfs` to the second, `config` to the whole. Without a DRAM cache, so that what is read
+    is read from a tier."""
 
-    def __init__(self, daemon, ctl, folder, tier="", pfs="", config="pool { mib: 64 }"):
+    def __init__(self, daemon, ctl, folder, tier="", pfs="", config="pool { mib: 64 }",
+                 cache="NONE"):
         self.program, self.tool = daemon, ctl
         self.folder = pathlib.Path(folder)
         self.socket = str(self.folder / "sock")
@@ -59,6 +61,7 @@ class Node:
             f'tiers {{ name: "nvme" root: "{self.folder}/nvme" {tier} }}\n'
             f'tiers {{ name: "pfs" root: "{self.folder}/pfs" {tier} {pfs} }}\n'
             f'limits {{ segment_kib: 1024 segment_kib_max: 4096 }}\n{config}\n'
+            f'cache {{ policy: {cache} }}\n'
             'metrics { listen: "127.0.0.1:0" } logging { level: "info" }\n', encoding="utf-8")
 
     def start(self, prefix=(), patience_s=PATIENCE_S):

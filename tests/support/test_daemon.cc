@@ -37,7 +37,8 @@ TestDaemon::TestDaemon(Tweak tweak, uint32_t gpus)
   auto options = config::ParseConfig("sockets { grpc: \"" + dir + "/sock\" }" +
                                          "tiers { name: \"nvme\" root: \"" + dir + "/nvme\" }" +
                                          "tiers { name: \"pfs\" root: \"" + dir + "/pfs\" }" +
-                                         "pool { mib: 64 } metrics { listen: \"\" }" +
+                                         "pool { mib: 64 } cache { policy: NONE }" +
+                                         "metrics { listen: \"\" }" +
                                          "limits { segment_kib: 1024 segment_kib_max: 4096 }",
                                      "test");
   EXPECT_TRUE(options.ok()) << options.status();
