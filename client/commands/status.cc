@@ -21,6 +21,8 @@ void PrintTiers(const v1::Status& status) {
   std::vector<std::vector<std::string>> traffic = {{"TIER", "READ", "WRITTEN", "READ RATE",
                                                     "WRITE RATE", "IN FLIGHT", "WINDOW", "BACKLOG",
                                                     "QUARANTINED"}};
+  std::vector<std::vector<std::string>> room = {
+      {"TIER", "CHUNK FILES", "BYTES", "GIVEN UP", "BYTES", "FREE", "OF"}};
   std::vector<std::vector<std::string>> faults = {
       {"TIER", "READ ERRORS", "WRITE ERRORS", "CORRUPT READS", "WRITES DROPPED"}};
   for (const v1::TierStatus& tier : status.tiers()) {
@@ -32,11 +34,16 @@ void PrintTiers(const v1::Status& status) {
                        Rate(tier.write_rate()), FormatBytes(tier.in_flight_bytes()),
                        FormatBytes(tier.window_bytes()), FormatBytes(tier.write_backlog_bytes()),
                        FormatBytes(tier.quarantined_bytes())});
+    const bool measured = tier.space_bytes() > 0;
+    room.push_back({tier.name(), FormatCount(tier.chunk_files()), FormatBytes(tier.chunk_bytes()),
+                    FormatCount(tier.files_evicted()), FormatBytes(tier.bytes_evicted()),
+                    measured ? FormatBytes(tier.space_free_bytes()) : "-",
+                    measured ? FormatBytes(tier.space_bytes()) : "-"});
     faults.push_back({tier.name(), FormatCount(tier.read_errors()),
                       FormatCount(tier.write_errors()), FormatCount(tier.corrupt_reads()),
                       FormatCount(tier.writes_dropped())});
   }
-  for (const auto& table : {places, traffic, faults}) {
+  for (const auto& table : {places, traffic, room, faults}) {
     std::printf("\n%s", FormatTable(table).c_str());
   }
 }
@@ -72,11 +79,11 @@ void PrintRest(const v1::Status& status) {
   const v1::OperationsStatus& operations = status.operations();
   const std::vector<std::vector<std::string>> rows = {
       {"DAEMON", ""},
-      {"pool", FormatBytes(pool.used_bytes()) + " used of " + FormatBytes(pool.bytes()) + ", " +
-                   FormatBytes(pool.staged_bytes()) + " to be written, " +
-                   FormatBytes(pool.reserved_bytes()) + " for reads alone" +
-                   (pool.huge_pages() ? ", huge pages" : "") +
-                   (pool.pinned_bytes() > 0 ? ", pinned" : "")},
+      {"pool",
+       FormatBytes(pool.used_bytes()) + " used of " + FormatBytes(pool.bytes()) + ", " +
+           FormatBytes(pool.cache_bytes()) + " cached, " + FormatBytes(pool.staged_bytes()) +
+           " to be written, " + FormatBytes(pool.reserved_bytes()) + " for reads alone" +
+           (pool.huge_pages() ? ", huge pages" : "") + (pool.pinned_bytes() > 0 ? ", pinned" : "")},
       {"index", FormatCount(status.index().chunks()) + " chunks, " +
                     FormatCount(status.index().namespaces()) + " namespaces"},
       {"sessions", FormatCount(sessions.open()) + " open, " + FormatCount(sessions.host_buffers()) +

@@ -68,6 +68,8 @@ using SessionId = StrongId<struct SessionTag, uint64_t>;
 using OperationId = StrongId<struct OperationTag, uint64_t>;
 // A request to a tier: comes back in exactly one completion. Never reused.
 using Ticket = StrongId<struct TicketTag, uint64_t>;
+// Chunks that differ only in group and shard: one place in a prefix.
+using SiblingsId = StrongId<struct SiblingsTag, uint64_t>;
 
 inline constexpr uint32_t kTiersMax = 8;
 

@@ -27,6 +27,9 @@ struct TierOptions {
   uint32_t open_files = 0;
   IoEngine io_engine = IoEngine::kAuto;
   uint32_t io_threads = 0;
+  // 0: no limit but the file system's.
+  uint64_t capacity_bytes = 0;
+  uint32_t free_percent_min = 0;
 };
 
 enum class Policy { kCompletion, kRequestAtATime, kSingle, kFixed, kPublished };

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -171,6 +172,8 @@ struct Store {
   uint64_t client_op = 0;
   store::NamespaceRef name_space;
   std::vector<StoreChunk> chunks;
+  // What comes right before the first of them in its prefix.
+  std::optional<SiblingsId> after;
   // Absolute; chunks without room by then are dropped.
   TimeNs admission_deadline = 0;
   bool want_durable = false;

@@ -11,16 +11,28 @@ namespace kvstream::engine {
 
 void Asides::Begin(TierId tier, const std::string& path, const KeyDigest& key,
                    absl::AnyInvocable<void()> done, absl::AnyInvocable<int()> replace) {
+  const auto [ticket, aside] = Begin(tier, path, key);
+  aside->done.push_back(std::move(done));
+  tiers_[tier.value]->SetAside(tier::SetAsideRequest{
+      ticket, aside->path.get(), [key](int fd) { return store::FileIsDamaged(fd, key); },
+      std::move(replace)});
+}
+
+void Asides::GiveUp(TierId tier, const std::string& path, const KeyDigest& key, GivenUp done) {
+  const auto [ticket, aside] = Begin(tier, path, key);
+  aside->given_up = std::move(done);
+  tiers_[tier.value]->SetAside(tier::SetAsideRequest{ticket, aside->path.get(), nullptr, nullptr});
+}
+
+std::pair<Ticket, Asides::Aside*> Asides::Begin(TierId tier, const std::string& path,
+                                                const KeyDigest& key) {
   watcher_(tier, path);
   const Ticket ticket{next_ticket_++};
   Aside& aside = running_[ticket];
   aside.tier = tier;
   aside.key = key;
   aside.path = std::make_unique<const std::string>(path);
-  aside.done.push_back(std::move(done));
-  tiers_[tier.value]->SetAside(tier::SetAsideRequest{
-      ticket, aside.path.get(), [key](int fd) { return store::FileIsDamaged(fd, key); },
-      std::move(replace)});
+  return {ticket, &aside};
 }
 
 bool Asides::WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<void()> done) {
@@ -37,19 +49,29 @@ void Asides::OnCompletion(const tier::Completion& completion, TimeNs now) {
   KV_CHECK(it != running_.end());
   Aside aside = std::move(it->second);
   running_.erase(it);
-  TierEngineStats& stats = stats_->tiers[completion.tier.value];
   if (completion.code == absl::StatusCode::kOk) {
     Trust(aside.tier, aside.key);  // It is gone, or was judged once more.
-    stats.files_set_aside.Add();
+    if (aside.given_up == nullptr) stats_->tiers[completion.tier.value].files_set_aside.Add();
   } else {
-    stats.set_aside_failures.Add();
-    if (failure_quiet_[completion.tier.value].IsOver(now)) {
-      spdlog::warn("damaged files cannot be set aside: tier={} file={} code={} errno={}",
-                   tiers_[completion.tier.value]->options().name, *aside.path,
-                   absl::StatusCodeToString(completion.code), completion.error);
-    }
+    NoteFailure(aside, completion, now);
+  }
+  if (aside.given_up != nullptr) {
+    aside.given_up(completion.code == absl::StatusCode::kOk, now);
   }
   for (auto& done : aside.done) done();
+}
+
+void Asides::NoteFailure(const Aside& aside, const tier::Completion& completion, TimeNs now) {
+  TierEngineStats& stats = stats_->tiers[completion.tier.value];
+  const bool given_up = aside.given_up != nullptr;
+  (given_up ? stats.eviction_failures : stats.set_aside_failures).Add();
+  QuietPeriod& quiet = (given_up ? eviction_quiet_ : failure_quiet_)[completion.tier.value];
+  if (!quiet.IsOver(now)) return;
+  spdlog::warn(
+      "{}: tier={} file={} code={} errno={}",
+      given_up ? "chunks that are given up cannot be deleted" : "damaged files cannot be set aside",
+      tiers_[completion.tier.value]->options().name, *aside.path,
+      absl::StatusCodeToString(completion.code), completion.error);
 }
 
 }  // namespace kvstream::engine

@@ -1,5 +1,5 @@
-// Damaged files on their way out of their names: each is renamed, checked again and deleted by its
-// tier, and then the name is free.
+// Files on their way out of their names: a damaged one is renamed, checked again and deleted by its
+// tier, one that is given up is deleted, and then the name is free.
 //
 // Thread rule: the engine loop.
 #pragma once
@@ -36,6 +36,10 @@ class Asides {
   // tier::SetAsideRequest.
   void Begin(TierId tier, const std::string& path, const KeyDigest& key,
              absl::AnyInvocable<void()> done, absl::AnyInvocable<int()> replace = nullptr);
+  // The file is given up, whatever it is: `done` runs on the loop once it is gone, or could not be
+  // unlinked.
+  using GivenUp = absl::AnyInvocable<void(bool unlinked, TimeNs now)>;
+  void GiveUp(TierId tier, const std::string& path, const KeyDigest& key, GivenUp done);
   // The same for an attempt that runs already; false, and nothing happens, when none does.
   bool WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<void()> done);
   void OnCompletion(const tier::Completion& completion, TimeNs now);
@@ -53,9 +57,13 @@ class Asides {
   struct Aside {
     TierId tier;
     KeyDigest key;
+    GivenUp given_up;  // Null: it is damaged.
     std::unique_ptr<const std::string> path;
     std::vector<absl::AnyInvocable<void()>> done;
   };
+
+  std::pair<Ticket, Aside*> Begin(TierId tier, const std::string& path, const KeyDigest& key);
+  void NoteFailure(const Aside& aside, const tier::Completion& completion, TimeNs now);
 
   const std::vector<tier::Tier*> tiers_;
   EngineStats* const stats_;
@@ -64,6 +72,7 @@ class Asides {
   absl::flat_hash_set<std::pair<TierId, KeyDigest>> suspects_;
   uint64_t next_ticket_ = 1;
   std::array<QuietPeriod, kTiersMax> failure_quiet_;
+  std::array<QuietPeriod, kTiersMax> eviction_quiet_;
 };
 
 }  // namespace kvstream::engine

@@ -115,11 +115,13 @@ TimeNs Engine::NextDeadline() const {
   if (!s.lookups.empty()) return 0;
   return std::min({s.reads.router().NextDeadline(), s.staging.NextDeadline(),
                    s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline(),
-                   s.device.NextDeadline(), s.keeper.NextDeadline(), s.scrubber.NextDeadline()});
+                   s.device.NextDeadline(), s.keeper.NextDeadline(), s.scrubber.NextDeadline(),
+                   s.evictor.NextDeadline()});
 }
 
 void Engine::Turn(Letters* letters, TimeNs now) {
   State& s = *state_;
+  s.staging.NewTurn();
   for (Event& event : letters->events) Handle(event, now);
   for (tier::Completion& completion : letters->completions) {
     switch (completion.kind) {
@@ -128,11 +130,13 @@ void Engine::Turn(Letters* letters, TimeNs now) {
         s.reads.OnRead(completion, now);
         break;
       case tier::Completion::Kind::kWrite:
-        s.keeper.NoteWrite(completion, now);
-        s.staging.OnWritten(completion, now);
+        if (s.staging.OnWritten(completion, now)) s.keeper.NoteWrite(completion, now);
         break;
       case tier::Completion::Kind::kSetAside:
         s.asides.OnCompletion(completion, now);
+        break;
+      case tier::Completion::Kind::kMeasure:
+        s.evictor.OnMeasured(completion, now);
         break;
     }
   }
@@ -188,6 +192,7 @@ void Engine::FinishTurn(TimeNs now) {
   s.device.Tick(now);
   s.keeper.Tick(now);
   s.scrubber.Tick(draining_, now);
+  s.evictor.Tick(now);
   s.reads.router().Tick(now);
   s.reads.Pump(now);
   DeliverDeviceCopies(now);
@@ -232,6 +237,7 @@ void Engine::PublishStats(TimeNs now) {
   State& s = *state_;
   stats_.pool_used_bytes.Set(s.slots.used() - s.staging.retained_bytes());
   stats_.cache_bytes.Set(s.staging.retained_bytes());
+  stats_.cache_chunks.Set(s.staging.retained_chunks());
   stats_.staged_bytes.Set(s.staging.queue().staged_bytes());
   stats_.leases.Set(s.leases.count());
   stats_.leased_chunks.Set(s.leases.chunks());
@@ -239,6 +245,7 @@ void Engine::PublishStats(TimeNs now) {
   stats_.operations_running.Set(s.reads.running() + s.stores.running());
   stats_.draining.Set(draining_ ? 1 : 0);
   s.keeper.PublishStats(now);
+  s.evictor.PublishStats();
   for (uint32_t t = 0; t < s.tiers.size(); ++t) {
     const TierId id{t};
     const sched::TierLane& lane = s.reads.router().lane(id);

@@ -15,6 +15,7 @@
 #include "server/base/mutex.h"
 #include "server/base/types.h"
 #include "server/engine/api.h"
+#include "server/engine/capacity.h"
 #include "server/engine/events.h"
 #include "server/engine/mailbox.h"
 #include "server/engine/scrub_api.h"
@@ -44,6 +45,7 @@ struct EngineOptions {
   uint32_t missing_tiers = 0;
   sched::TierHealthOptions tier_health;
   ScrubOptions scrub;
+  std::vector<CapacityOptions> capacities;  // By TierId.
   sched::RouterOptions router;
   sched::WriteQueueOptions writes;
 };

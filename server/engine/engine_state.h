@@ -10,6 +10,7 @@
 #include "server/engine/copy_pool.h"
 #include "server/engine/device_copies.h"
 #include "server/engine/engine.h"
+#include "server/engine/evictor.h"
 #include "server/engine/leases.h"
 #include "server/engine/lookups.h"
 #include "server/engine/read_ops.h"
@@ -35,10 +36,13 @@ struct Engine::State {
             {engine->gpus_, engine, &sessions, &engine->stats_, engine->options_.direct_bytes_min}),
         leases(&index),
         asides(tiers, &engine->stats_),
-        staging({tiers, &slots, engine->pool_->bytes().data(), &index, &asides, &engine->stats_,
+        evictor({tiers, &index, &asides, &engine->stats_}, engine->options_.capacities),
+        staging({tiers, &slots, engine->pool_->bytes().data(), &index, &asides, &evictor,
+                 &engine->stats_,
                  engine->options_.cache.has_value()
-                     ? sched::MakeCachePolicy(*engine->options_.cache, engine->pool_->size())
-                     : nullptr},
+                     ? std::make_unique<DramCache>(*engine->options_.cache, slots)
+                     : nullptr,
+                 SharedOf(engine->options_.capacities)},
                 engine->options_.writes),
         copies(engine->options_.copy_threads,
                [engine](const CopyResult& result) { engine->mailbox_.Post(result); }),
@@ -66,6 +70,7 @@ struct Engine::State {
   Regions regions;
   Leases leases;
   Asides asides;
+  Evictor evictor;
   Staging staging;
   CopyPool copies;
   DeviceCopies device;

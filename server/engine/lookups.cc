@@ -4,7 +4,6 @@
 #include <utility>
 
 namespace kvstream::engine {
-
 void Lookups::Begin(Lookup lookup, TimeNs now) {
   parts_.stats->lookups.Add();
   Running running;
@@ -51,6 +50,9 @@ void Lookups::Examine(Running& running, size_t key) {
   if (lookup.per_key) result.present.push_back(present ? 1 : 0);
   running.run_broken = running.run_broken || !present;
   if (!present) return;
+  if (key > 0) {
+    running.learned |= parts_.index->Follow(*digests, *(digests - lookup.members));
+  }
   if (lookup.lease_for > 0)
     running.found.insert(running.found.end(), digests, digests + lookup.members);
   if (running.run_broken) return;
@@ -70,6 +72,10 @@ void Lookups::Finish(Running& running, TimeNs now) {
   EngineStats& stats = *parts_.stats;
   stats.lookup_keys.Add(KeysOf(running.lookup));
   stats.lookup_hits.Add(running.result.leading_run);
+  if (const uint32_t run = running.result.leading_run; run > 0) {
+    const size_t last = (run - 1) * size_t{running.lookup.members};
+    parts_.index->Touch(running.lookup.digests[last], now, running.learned);
+  }
   stats.lookup_us.Observe(static_cast<uint64_t>((now - running.began) / kMicrosecond));
   if (running.lookup.lease_for > 0) {
     const Session* owner = parts_.sessions->Find(running.lookup.session);

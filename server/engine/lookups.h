@@ -49,6 +49,7 @@ class Lookups {
     LookupResult result;
     size_t next = 0;  // The next key.
     bool run_broken = false;
+    bool learned = false;          // Which chunks come after which.
     std::vector<KeyDigest> found;  // For the lease.
     TimeNs began = 0;
   };

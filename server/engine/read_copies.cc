@@ -210,8 +210,14 @@ void ReadOps::Execute(const sched::CopySegment& command) {
 
 void ReadOps::Execute(const sched::CopyStaged& command) {
   const sched::ItemRef& ref = command.item;
-  const ItemPlace& item = operations_.at(ref.batch).requests[ref.request].items[ref.item];
-  const StagedChunk& chunk = parts_.staging->Get(item.staged);
+  ItemPlace& item = operations_.at(ref.batch).requests[ref.request].items[ref.item];
+  const StagedChunk* const found = parts_.staging->FindId(item.staged);
+  if (found == nullptr) {
+    // It has made room meanwhile. What there is now is kept for it, if the pool has it.
+    LetGo(item);
+    return router_.OnStagedGone(ref, PlanSources(&item, /*pin=*/true), now_);
+  }
+  const StagedChunk& chunk = *found;
   parts_.staging->Pin(item.staged);
   const uint64_t id = next_copy_++;
   const uint32_t segments = chunk.shape.segments();

@@ -67,6 +67,9 @@ absl::Status ReadOps::Begin(Session& session, OperationId id, ReadStep step, Tim
     for (size_t i = 0; i < request.chunks.size(); ++i) {
       items.push_back(PlanItem(request, request.chunks[i], &operation.requests[r].items[i]));
     }
+    if (!request.chunks.empty()) {
+      parts_.index->Touch(request.chunks.back().key, now, /*force=*/false);
+    }
   }
   session.operations[step.client_op] = id;
   operations_.emplace(id, std::move(operation));
@@ -104,27 +107,44 @@ sched::Item ReadOps::PlanItem(const ReadRequest& request, const ReadChunk& chunk
   sched::Item item;
   item.shape = {request.name_space->spec.groups[chunk.group].chunk_bytes,
                 request.name_space->spec.segment_bytes};
-  const auto entry = parts_.index->Find(chunk.key);
-  if (!entry) return item;
+  item.sources = PlanSources(place, /*pin=*/false);
+  return item;
+}
+
+// What the place's chunk may be read from now.
+sched::Sources ReadOps::PlanSources(ItemPlace* place, bool pin) {
+  sched::Sources sources;
+  const auto entry = parts_.index->Find(place->key);
+  if (!entry) return sources;
   for (const store::ContentCopy& copy : entry->copies) {
     const auto [plan, added] = plans_.try_emplace(copy.content);
     if (added) {
-      plan->second.key = chunk.key;
-      plan->second.path = store::ChunkPath(entry->name_space, chunk.key);
+      plan->second.key = place->key;
+      plan->second.path = store::ChunkPath(entry->name_space, place->key);
       plan->second.shape = entry->shape;
       plan->second.checksums.assign(copy.checksums.begin(), copy.checksums.end());
     }
     // Contents of two keys never meet but by a collision of their digests: that is a miss.
-    if (plan->second.key != chunk.key) continue;
+    if (plan->second.key != place->key) continue;
     plan->second.uses += 1;
     place->contents.push_back(copy.content);
-    item.sources.push_back(sched::Source{copy.content, copy.tiers, copy.staged});
-    if (copy.staged) {
-      place->staged = parts_.staging->Find(chunk.key)->id;
-      parts_.staging->Use(place->staged);
-    }
+    sources.push_back(sched::Source{copy.content, copy.tiers, copy.staged});
+    if (!copy.staged) continue;
+    const StagedChunk& staged = *parts_.staging->Find(place->key);
+    parts_.staging->NoteUse(staged);
+    place->staged = staged.id;
+    // What the cache has makes room, if need be, until it is this item's turn: steps that wait
+    // shall not hold the pool. But for what no tier has.
+    place->pinned = pin || !staged.retained || (copy.tiers & router_.InService()).empty();
+    if (place->pinned) parts_.staging->Pin(staged.id);
   }
-  return item;
+  return sources;
+}
+
+void ReadOps::LetGo(ItemPlace& place) {
+  for (const ContentId& content : place.contents) EndUse(content);
+  place.contents.clear();
+  if (std::exchange(place.pinned, false)) parts_.staging->Unpin(place.staged);
 }
 
 void ReadOps::EndUse(const ContentId& content) {
@@ -227,9 +247,7 @@ void ReadOps::Execute(const sched::ItemDone& command) {
     parts_.stats->chunks_failed.Add();
     if (command.code == absl::StatusCode::kNotFound) parts_.stats->chunks_missing.Add();
   }
-  for (const ContentId& content : place.contents) EndUse(content);
-  place.contents.clear();
-  if (place.staged.value != 0) parts_.staging->Unpin(place.staged);
+  LetGo(place);
   if (!operation.ended_early && (command.code == absl::StatusCode::kCancelled ||
                                  command.code == absl::StatusCode::kDeadlineExceeded)) {
     operation.ended_early = true;

@@ -88,7 +88,8 @@ class ReadOps : private sched::SegmentKeeper {
     Place place;
     KeyDigest key;
     absl::InlinedVector<ContentId, 1> contents;
-    StagedId staged;  // Pinned until the item is done; 0: none.
+    StagedId staged;      // 0: none.
+    bool pinned = false;  // Until the item is done.
   };
   struct Request {
     uint64_t request_id = 0;
@@ -137,6 +138,8 @@ class ReadOps : private sched::SegmentKeeper {
   bool Keep(const ContentId& content, uint32_t segment, const sched::Slot& slot) override;
   absl::Status PlaceItems(Session& session, ReadStep* step, Operation* operation);
   sched::Item PlanItem(const ReadRequest& request, const ReadChunk& chunk, ItemPlace* place);
+  sched::Sources PlanSources(ItemPlace* place, bool pin);
+  void LetGo(ItemPlace& place);
   // Where an item's bytes go; null once its operation has ended early.
   const Place* PlaceOf(const sched::ItemRef& ref) const;
   // Answers the router: some of a segment's copies have ended, or a staged chunk's segment.

@@ -179,8 +179,10 @@ void Scrubber::OnRepaired(const FileRepaired& event) {
       known_->shape != event.header.shape) {
     return;
   }
-  parts_.index->AddReplica(event.key, event.name_space, event.header.shape, event.header.content,
-                           event.header.checksums, event.tier);
+  parts_.index->AddReplica(
+      {event.key, store::SiblingsOfEncodedKey(event.header.encoded_key), event.name_space,
+       event.header.shape, event.header.content, event.header.checksums},
+      event.tier);
 }
 
 void Scrubber::ForgetEnded() {

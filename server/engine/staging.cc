@@ -1,6 +1,7 @@
 #include "server/engine/staging.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -18,6 +19,14 @@ uint64_t HashOf(const KeyDigest& key) {
   return hash;
 }
 
+bool FoundNoRoom(const tier::Completion& completion) {
+  return completion.error == ENOSPC || completion.error == EDQUOT;
+}
+
+store::ChunkFacts FactsOf(const StagedChunk& chunk) {
+  return {chunk.key, chunk.siblings, chunk.name_space, chunk.shape, chunk.content, chunk.checksums};
+}
+
 }  // namespace
 
 Staging::Staging(Parts parts, const sched::WriteQueueOptions& options)
@@ -27,21 +36,32 @@ Staging::Staging(Parts parts, const sched::WriteQueueOptions& options)
 }
 
 StagedId Staging::Add(NewChunk fresh, TimeNs now) {
-  Unretain(fresh.key);
+  // What the cache has of the key stays readable until there is this.
+  StagedChunk* const old = Find(fresh.key);
   auto chunk = std::make_unique<StagedChunk>();
   static_cast<NewChunk&>(*chunk) = std::move(fresh);
   const StagedId id{next_id_++};
   chunk->id = id;
   chunk->content = store::ContentIdOf(chunk->shape, chunk->checksums);
   chunk->path = store::ChunkPath(chunk->name_space, chunk->key);
-  parts_.index->AddStaged(chunk->key, chunk->name_space, chunk->shape, chunk->content,
-                          chunk->checksums);
+  parts_.index->AddStaged(FactsOf(*chunk));
+  if (old != nullptr) {
+    KV_CHECK(old->retained);
+    EndRetaining(*old);
+    if (old->content != chunk->content) parts_.index->RemoveStaged(old->key, old->content);
+    MaybeFree(old->id);
+  }
   by_key_[chunk->key] = id;
   const uint64_t bytes = chunk->shape.file_bytes();
   const uint64_t hash = HashOf(chunk->key);
   chunks_[id] = std::move(chunk);
   queue_.Add(id, bytes, hash, now);
   return id;
+}
+
+StagedChunk* Staging::FindId(StagedId id) {
+  const auto it = chunks_.find(id);
+  return it == chunks_.end() ? nullptr : it->second.get();
 }
 
 StagedChunk* Staging::Find(const KeyDigest& key) {
@@ -101,8 +121,7 @@ void Staging::Handle(const sched::WriteCommand& command, TimeNs now) {
     if (!chunk.damaged && has_cache() && !finished->written.empty()) {
       BeginRetaining(chunk);
     } else if (!chunk.damaged) {  // Else it is withdrawn, and another may have the name.
-      parts_.index->RemoveStaged(chunk.key, chunk.content);
-      by_key_.erase(chunk.key);
+      Withdraw(chunk);
     }
     if (finished->written.empty()) {
       parts_.stats->chunks_lost.Add();
@@ -123,10 +142,12 @@ void Staging::Condemn(StagedId id, TimeNs now) {
   if (damage_quiet_.IsOver(now)) {
     spdlog::error("staged chunks change in the pool, is the memory sound? file={}", chunk.path);
   }
-  if (chunk.retained) return EndRetaining(chunk);
-  if (chunk.finished) return;
-  parts_.index->RemoveStaged(chunk.key, chunk.content);
-  by_key_.erase(chunk.key);
+  if (chunk.retained) {
+    EndRetaining(chunk);
+  } else if (chunk.finished) {
+    return;
+  }
+  Withdraw(chunk);
 }
 
 void Staging::WarnOfNoRoom(TimeNs now) {
@@ -142,7 +163,7 @@ void Staging::NoteAside(TierId tier, const std::string& path) {
 }
 
 void Staging::Submit(Ticket ticket) {
-  const Write& write = writes_.at(ticket);
+  Write& write = writes_.at(ticket);
   const StagedChunk& chunk = *chunks_.at(write.chunk);
   if (chunk.damaged) {  // Found while it waited.
     not_written_.emplace_back(write.chunk, write.tier);
@@ -151,6 +172,7 @@ void Staging::Submit(Ticket ticket) {
   }
   // What would be met there now is not what will be there.
   if (parts_.asides->WhenDone(write.tier, chunk.path, [this, ticket] { Submit(ticket); })) return;
+  write.met_damaged = false;  // Whatever was on its way out is gone.
   tier::WriteRequest request{ticket, &chunk.path, write.header->bytes, {}};
   for (uint32_t s = 0; s < chunk.shape.segments(); ++s) {
     request.pieces.emplace_back(parts_.pool + chunk.slots[s].offset, chunk.shape.PaddedBytesOf(s));
@@ -158,7 +180,7 @@ void Staging::Submit(Ticket ticket) {
   parts_.tiers[write.tier.value]->Write(std::move(request));
 }
 
-void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
+bool Staging::OnWritten(tier::Completion& completion, TimeNs now) {
   const auto it = writes_.find(completion.ticket);
   KV_CHECK(it != writes_.end());
   Write& write = it->second;
@@ -170,11 +192,17 @@ void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
     // It is looked at there, and deleted if it is damaged.
     parts_.asides->Begin(tier, chunk.path, chunk.key, [] {});
     ok = false;
+  } else if (ok && std::exchange(write.met_damaged, false)) {
+    // Its name may be taken away from it: it looks once more, once that is over.
+    Submit(completion.ticket);
+    return true;
   } else if (ok) {
-    Published(chunk, tier, chunk.content, chunk.checksums);
+    Published(chunk, tier, chunk.content, chunk.checksums, /*own=*/true);
     stats.chunks_written.Add();
+  } else if (FoundNoRoom(completion) && MakeRoom(completion.ticket, write, now)) {
+    return false;
   } else if (completion.code == absl::StatusCode::kAlreadyExists) {
-    if (!MeetExisting(completion.ticket, write, completion, &ok, now)) return;
+    if (!MeetExisting(completion.ticket, write, completion, &ok, now)) return true;
   }
   if (!ok && !chunk.damaged) stats.failed_writes.Add();
   if (!ok && !chunk.damaged && failures_quiet_[tier.value].IsOver(now)) {
@@ -186,6 +214,17 @@ void Staging::OnWritten(tier::Completion& completion, TimeNs now) {
   const StagedId id = write.chunk;
   writes_.erase(it);
   queue_.OnWritten(id, tier, ok, now);
+  return true;
+}
+
+bool Staging::MakeRoom(Ticket ticket, Write& write, TimeNs now) {
+  const StagedChunk& chunk = *chunks_.at(write.chunk);
+  if (parts_.evictor == nullptr || chunk.damaged || write.no_room == kNoRoomMax) return false;
+  write.no_room += 1;
+  // Whatever else it needs besides its bytes: folders, the file system's own.
+  const uint64_t bytes = chunk.shape.file_bytes() * write.no_room;
+  return parts_.evictor->MakeRoom(
+      write.tier, bytes, [this, ticket] { Submit(ticket); }, now);
 }
 
 bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion,
@@ -201,7 +240,8 @@ bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& 
   if (header.ok() && header->shape == chunk.shape && !suspected) {
     // Written before, by us or another node, perhaps from another computation of the same tokens:
     // what is there is what counts.
-    Published(chunk, write.tier, header->content, header->checksums);
+    Published(chunk, write.tier, header->content, header->checksums,
+              !parts_.shared_tiers.Has(write.tier));
     parts_.stats->tiers[write.tier.value].chunks_existed.Add();
     *ok = true;
     return true;
@@ -216,13 +256,15 @@ bool Staging::MeetExisting(Ticket ticket, Write& write, const tier::Completion& 
   // It may be one that we took for whole, and know by this name.
   parts_.index->RemoveReplicas(chunk.key, write.tier);
   parts_.asides->Begin(write.tier, chunk.path, chunk.key, [this, ticket] { Submit(ticket); });
-  write.met_damaged = false;  // That is over with.
   return false;
 }
 
 void Staging::Published(StagedChunk& chunk, TierId tier, const ContentId& content,
-                        const std::vector<uint64_t>& checksums) {
-  parts_.index->AddReplica(chunk.key, chunk.name_space, chunk.shape, content, checksums, tier);
+                        const std::vector<uint64_t>& checksums, bool own) {
+  store::ChunkFacts facts = FactsOf(chunk);
+  facts.content = content;
+  facts.checksums = checksums;
+  parts_.index->AddReplica(facts, tier, own);
   chunk.durable = true;
   Notify(chunk, absl::StatusCode::kOk);
 }
@@ -232,10 +274,8 @@ void Staging::Notify(StagedChunk& chunk, absl::StatusCode code) {
   chunk.waiters.clear();
 }
 
-void Staging::Use(StagedId id) {
-  StagedChunk& chunk = *chunks_.at(id);
-  chunk.pins += 1;
-  if (chunk.retained) parts_.cache->Touch(chunk.key);
+void Staging::NoteUse(const StagedChunk& chunk) {
+  if (chunk.retained) parts_.cache->Touch(chunk.key, chunk.shared);
 }
 
 void Staging::Retain(const KeyDigest& key, const ChunkShape& shape, const ContentId& content,
@@ -248,61 +288,54 @@ void Staging::Retain(const KeyDigest& key, const ChunkShape& shape, const Conten
   }
   const StagedId id{next_id_++};
   std::unique_ptr<StagedChunk>& chunk = chunks_[id] = std::make_unique<StagedChunk>();
-  static_cast<NewChunk&>(*chunk) = {{}, key, entry->name_space, shape, std::move(slots), checksums};
+  static_cast<NewChunk&>(*chunk) = {{},       key, {}, entry->name_space, shape, std::move(slots),
+                                    checksums};
   chunk->id = id;
   chunk->content = content;
   chunk->path = store::ChunkPath(chunk->name_space, key);
   chunk->durable = true;
   chunk->finished = true;
-  parts_.index->AddStaged(key, chunk->name_space, shape, content, checksums);
+  parts_.index->AddStaged(FactsOf(*chunk));
   by_key_[key] = id;
   BeginRetaining(*chunk);
 }
 
 void Staging::BeginRetaining(StagedChunk& chunk) {
-  chunk.retained = true;
   uint64_t bytes = 0;
-  for (const sched::Slot& slot : chunk.slots) bytes += sched::BuddyArena::BlockBytes(slot.bytes);
-  retained_bytes_ += bytes;
-  parts_.cache->Insert(chunk.key, bytes);
-  parts_.stats->cache_chunks.Set(parts_.cache->size());
+  for (const sched::Slot& slot : chunk.slots) {
+    bytes += sched::BuddyArena::BlockBytes(slot.bytes);
+    chunk.shared = chunk.shared || parts_.slots->IsShared(slot);
+  }
+  chunk.retained = true;
+  parts_.cache->Insert(chunk.key, bytes, chunk.shared);
   parts_.stats->cache_inserted.Add();
 }
 
 void Staging::EndRetaining(StagedChunk& chunk) {
   chunk.retained = false;
-  for (const sched::Slot& slot : chunk.slots) {
-    retained_bytes_ -= sched::BuddyArena::BlockBytes(slot.bytes);
-  }
-  parts_.cache->Remove(chunk.key);  // No-op for what was evicted.
-  parts_.stats->cache_chunks.Set(parts_.cache->size());
+  parts_.cache->Remove(chunk.key, chunk.shared);  // No-op for what was evicted.
+}
+
+void Staging::Withdraw(const StagedChunk& chunk) {
   parts_.index->RemoveStaged(chunk.key, chunk.content);
   by_key_.erase(chunk.key);
 }
 
-void Staging::Unretain(const KeyDigest& key) {
-  StagedChunk* const chunk = Find(key);
-  if (chunk == nullptr || !chunk->retained) return;
-  EndRetaining(*chunk);
-  MaybeFree(chunk->id);
-}
-
-bool Staging::MayEvict(const KeyDigest& key, sched::Arena arena) const {
-  const StagedChunk& chunk = *chunks_.at(by_key_.at(key));
-  if (chunk.pins > 0) return false;
-  const auto fits = [&](const sched::Slot& slot) { return parts_.slots->IsShared(slot); };
-  if (arena == sched::Arena::kShared && std::ranges::none_of(chunk.slots, fits)) return false;
-  // A lease keeps the last copy.
-  return !parts_.index->IsLeased(key) || parts_.index->OnTiers(key, TierSet::FromBits(0xff));
+bool Staging::MayEvict(const KeyDigest& key) const {
+  if (chunks_.at(by_key_.at(key))->pins > 0) return false;
+  // A lease keeps the last copy that can be read.
+  return !parts_.index->IsLeased(key) ||
+         parts_.index->OnTiers(key, TierSet::FromBits(~out_of_service_.bits()));
 }
 
 bool Staging::Evict(sched::Arena arena) {
   if (!has_cache()) return false;
-  const auto key =
-      parts_.cache->Evict([&](const KeyDigest& candidate) { return MayEvict(candidate, arena); });
+  const auto key = parts_.cache->Evict(
+      arena, [this](const KeyDigest& candidate) { return MayEvict(candidate); });
   if (!key.has_value()) return false;
   StagedChunk& chunk = *Find(*key);
   EndRetaining(chunk);
+  Withdraw(chunk);
   parts_.stats->cache_evicted.Add();
   MaybeFree(chunk.id);
   return true;

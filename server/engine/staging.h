@@ -18,8 +18,9 @@
 #include "server/base/quiet_period.h"
 #include "server/base/types.h"
 #include "server/engine/asides.h"
+#include "server/engine/dram_cache.h"
+#include "server/engine/evictor.h"
 #include "server/engine/stats.h"
-#include "server/sched/cache_policy.h"
 #include "server/sched/slot_allocator.h"
 #include "server/sched/write_queue.h"
 #include "server/store/chunk_format.h"
@@ -45,8 +46,9 @@ struct DurableNotice {
 
 // A chunk whose bytes have just become complete.
 struct NewChunk {
-  std::string encoded_key;
+  std::string encoded_key;  // Empty where it was read: it is not written any more.
   KeyDigest key;
+  SiblingsId siblings;
   NamespaceId name_space;
   ChunkShape shape;
   std::vector<sched::Slot> slots;  // One a segment; the queue owns them from here on.
@@ -61,6 +63,7 @@ struct StagedChunk : NewChunk {
   bool durable = false;
   bool finished = false;  // No write is owed: it goes as soon as nobody pins it, unless retained.
   bool retained = false;  // In the DRAM cache.
+  bool shared = false;    // With a slot in the shared arena.
   bool damaged = false;   // In the pool.
   std::vector<DurableWaiter> waiters;
 };
@@ -73,9 +76,13 @@ class Staging {
     std::byte* pool = nullptr;
     store::ChunkIndex* index = nullptr;
     Asides* asides = nullptr;
+    // Null: a write that finds no room has failed.
+    Evictor* evictor = nullptr;
     EngineStats* stats = nullptr;
-    // Which retained chunk goes first. Null: there is no DRAM cache.
-    std::unique_ptr<sched::CachePolicy> cache;
+    // Null: there is none.
+    std::unique_ptr<DramCache> cache;
+    // What is met there may be another node's.
+    TierSet shared_tiers;
   };
   Staging(Parts parts, const sched::WriteQueueOptions& options);
   Staging(const Staging&) = delete;
@@ -88,20 +95,25 @@ class Staging {
   StagedChunk* Find(const KeyDigest& key);
   StagedChunk& Get(StagedId id) { return *chunks_.at(id); }
 
-  // A pinned chunk stays in the pool. Use: the same, and the cache hears of it.
+  // A pinned chunk stays in the pool.
   void Pin(StagedId id) { chunks_.at(id)->pins += 1; }
-  void Use(StagedId id);
   void Unpin(StagedId id);
+  // Null once it has left the pool.
+  StagedChunk* FindId(StagedId id);
 
   bool has_cache() const { return parts_.cache != nullptr; }
   // A chunk that was read whole and verified: the cache has it, and its slots, or they are freed.
   // REQUIRES: has_cache().
   void Retain(const KeyDigest& key, const ChunkShape& shape, const ContentId& content,
               const std::vector<uint64_t>& checksums, std::vector<sched::Slot> slots);
-  // Takes the chunk of this key out of the cache, if it is there; who reads it ends first.
-  void Unretain(const KeyDigest& key);
+  // It was read from there.
+  void NoteUse(const StagedChunk& chunk);
   // Evicts a retained chunk, with a slot of `arena`; false when none may go.
   bool Evict(sched::Arena arena);
+  // Of the engine loop.
+  void NewTurn() {
+    if (has_cache()) parts_.cache->NewTurn();
+  }
 
   // Of a staged chunk whose bytes are no longer those that were stored: it is withdrawn, and no
   // further copy of it is begun.
@@ -110,7 +122,8 @@ class Staging {
   // Chunks of a store have found no room in time, and are dropped.
   void WarnOfNoRoom(TimeNs now);
 
-  void OnWritten(tier::Completion& completion, TimeNs now);
+  // False: it found no room, which is being made for it, and is begun again.
+  bool OnWritten(tier::Completion& completion, TimeNs now);
   // Writes go to a tier that is in service and whose writes are not out.
   void SetTierInService(TierId tier, bool in_service);
   void SetWritesOut(TierId tier, bool out);
@@ -123,7 +136,9 @@ class Staging {
 
   std::vector<DurableNotice> TakeNotices() { return std::move(notices_); }
   bool empty() const { return queue_.empty(); }
-  uint64_t retained_bytes() const { return retained_bytes_; }
+  uint64_t retained_chunks() const { return has_cache() ? parts_.cache->chunks() : 0; }
+  // Of the pool, with the rounding of slots.
+  uint64_t retained_bytes() const { return has_cache() ? parts_.cache->bytes() : 0; }
   const sched::WriteQueue& queue() const { return queue_; }
 
  private:
@@ -135,6 +150,7 @@ class Staging {
     TierId tier;
     std::unique_ptr<HeaderBlock> header;
     bool retried = false;
+    uint32_t no_room = 0;      // Times that it found none, and some was made.
     bool met_damaged = false;  // Possibly, and what it met is on its way out of its name.
   };
 
@@ -143,13 +159,20 @@ class Staging {
   void Submit(Ticket ticket);
   void Handle(const sched::WriteCommand& command, TimeNs now);
   void Published(StagedChunk& chunk, TierId tier, const ContentId& content,
-                 const std::vector<uint64_t>& checksums);
+                 const std::vector<uint64_t>& checksums, bool own);
+  // Others may take the room that was made for a write; so often it is made again.
+  static constexpr uint32_t kNoRoomMax = 4;
+
+  // True: the write is begun again once its tier has room, or nothing to give up.
+  bool MakeRoom(Ticket ticket, Write& write, TimeNs now);
   // What to make of a name that is taken. False: the write is not over yet.
   bool MeetExisting(Ticket ticket, Write& write, const tier::Completion& completion, bool* ok,
                     TimeNs now);
   void BeginRetaining(StagedChunk& chunk);
+  // Out of the cache, and out of the index.
   void EndRetaining(StagedChunk& chunk);
-  bool MayEvict(const KeyDigest& key, sched::Arena arena) const;
+  void Withdraw(const StagedChunk& chunk);
+  bool MayEvict(const KeyDigest& key) const;
   void Notify(StagedChunk& chunk, absl::StatusCode code);
   void MaybeFree(StagedId id);
 
@@ -158,7 +181,6 @@ class Staging {
   absl::flat_hash_map<StagedId, std::unique_ptr<StagedChunk>> chunks_;
   absl::flat_hash_map<KeyDigest, StagedId> by_key_;
   absl::flat_hash_map<Ticket, Write> writes_;
-  uint64_t retained_bytes_ = 0;  // Of the pool, with the rounding of slots.
   TierSet out_of_service_;
   TierSet writes_out_;
   // Of warnings: about failing writes, damaged files that writes meet, second copies given up,

@@ -65,6 +65,22 @@ struct TierEngineStats {
   Counter scrub_damaged;
   Counter scrub_repaired;
   Counter scrub_unreadable;
+  // Chunk files that the index knows of, and their bytes.
+  Gauge chunk_files;
+  Gauge chunk_bytes;
+  // What its file system has, as measured last; 0: it is not measured.
+  Gauge space_bytes;
+  Gauge space_free_bytes;
+  // Files given up to make room, and those of them that could not be deleted.
+  Counter files_evicted;
+  Counter bytes_evicted;
+  Counter eviction_failures;
+  // Times that room was wanted and there was nothing to give up.
+  Counter evictions_stuck;
+  // Deleting chunks makes no room on its file system, and is left off for the floor.
+  Gauge evictions_in_vain;
+  // Of chunk_bytes, what no prefix reaches: something before it is missing.
+  Gauge cut_off_bytes;
   // A scrub of it hangs in a system call, and was left behind.
   Gauge scrub_hung;
   // Damaged files that the last scrub has not made whole again.

@@ -150,6 +150,7 @@ void StoreOps::MaybeEnd(OperationId id, TimeNs now) {
   Operation& operation = it->second;
   if (operation.unreleased > 0) return;
   if (operation.released.all_released) {
+    parts_.index->Touch(operation.chunks.back().key, now, /*force=*/false);
     parts_.stats->store_release_us.Observe(
         static_cast<uint64_t>((now - operation.began) / kMicrosecond));
     Send(operation);

@@ -20,6 +20,7 @@ absl::Status StoreOps::Begin(Session& session, OperationId id, Store store, Time
   operation.admission_deadline = store.admission_deadline;
   operation.deadline = store.deadline;
   operation.want_durable = store.want_durable;
+  std::optional<SiblingsId> before = store.after;
   operation.unreleased = static_cast<uint32_t>(store.chunks.size());
   operation.released.client_op = store.client_op;
   operation.durable.client_op = store.client_op;
@@ -32,8 +33,12 @@ absl::Status StoreOps::Begin(Session& session, OperationId id, Store store, Time
       return absl::Status(place.status().code(), "chunks[" + std::to_string(i) + "].placement." +
                                                      std::string(place.status().message()));
     }
-    operation.chunks.push_back(Chunk{store::EncodeKey(chunk.key), chunk.digest, bytes,
-                                     *std::move(place), store.want_durable});
+    const SiblingsId siblings = store::SiblingsOf(chunk.key);
+    if (!operation.chunks.empty() && operation.chunks.back().siblings != siblings) {
+      before = operation.chunks.back().siblings;
+    }
+    operation.chunks.push_back(Chunk{store::EncodeKey(chunk.key), chunk.digest, siblings, before,
+                                     bytes, *std::move(place), store.want_durable});
   }
   if (store.want_durable) operation.durable_open = operation.unreleased;
   Sessions::Hold(session, &operation.memory);
@@ -134,9 +139,13 @@ void StoreOps::Copy(OperationId id, const Operation& operation, std::vector<sche
   arriving.operation = id;
   arriving.chunk_index = operation.next;
   arriving.parts_left = shape.segments();
-  arriving.chunk = NewChunk{chunk.encoded_key,        chunk.key,
-                            operation.name_space->id, shape,
-                            std::move(slots),         std::vector<uint64_t>(shape.segments())};
+  arriving.chunk = NewChunk{chunk.encoded_key,
+                            chunk.key,
+                            chunk.siblings,
+                            operation.name_space->id,
+                            shape,
+                            std::move(slots),
+                            std::vector<uint64_t>(shape.segments())};
   arriving_by_key_[chunk.key] = arriving_id;
   if (chunk.source.host == nullptr) return CopyFromDevice(arriving_id, operation, now);
   for (uint32_t s = 0; s < shape.segments(); ++s) {
@@ -241,6 +250,8 @@ void StoreOps::EndPart(uint64_t arriving_id, TimeNs now) {
     parts_.stats->chunks_stored.Add();
     parts_.stats->bytes_stored.Add(arriving.chunk.shape.payload_bytes);
     const StagedId id = parts_.staging->Add(std::move(arriving.chunk), now);
+    const Chunk& chunk = operation.chunks[arriving.chunk_index];
+    if (chunk.before.has_value()) parts_.index->Follow(chunk.key, *chunk.before);
     StagedChunk& staged = parts_.staging->Get(id);
     if (operation.want_durable) staged.waiters.push_back(self);
     for (const DurableWaiter& follower : arriving.followers) {

@@ -68,6 +68,8 @@ class StoreOps {
   struct Chunk {
     std::string encoded_key;
     KeyDigest key;
+    SiblingsId siblings;
+    std::optional<SiblingsId> before;  // Right before it in its prefix, as far as is known.
     uint64_t bytes = 0;
     Place source;
     bool durable_open = false;  // Its durable outcome is still awaited.

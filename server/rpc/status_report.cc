@@ -15,6 +15,8 @@ void FillPool(const StatusSource& source, v1::PoolStatus* pool) {
   pool->set_bytes(stats.pool_bytes.Get());
   pool->set_reserved_bytes(stats.pool_reserved_bytes.Get());
   pool->set_used_bytes(stats.pool_used_bytes.Get());
+  pool->set_cache_bytes(stats.cache_bytes.Get());
+  pool->set_cache_chunks(stats.cache_chunks.Get());
   pool->set_staged_bytes(stats.staged_bytes.Get());
   pool->set_huge_pages(stats.pool_huge_pages.Get() != 0);
   pool->set_pinned_bytes(source.pool_pinned_bytes);
@@ -73,6 +75,14 @@ void FillTierFromEngine(const engine::TierEngineStats& stats, v1::TierStatus* ou
   out->set_writes_dropped(stats.writes_dropped.Get());
   out->set_read_rate(stats.read_rate.Get());
   out->set_write_rate(stats.write_rate.Get());
+  out->set_chunk_files(stats.chunk_files.Get());
+  out->set_chunk_bytes(stats.chunk_bytes.Get());
+  out->set_space_bytes(stats.space_bytes.Get());
+  out->set_space_free_bytes(stats.space_free_bytes.Get());
+  out->set_files_evicted(stats.files_evicted.Get());
+  out->set_bytes_evicted(stats.bytes_evicted.Get());
+  out->set_eviction_failures(stats.eviction_failures.Get());
+  out->set_evictions_stuck(stats.evictions_stuck.Get());
 }
 
 void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
@@ -169,6 +179,13 @@ void AddEngineConditions(const std::string& name, const engine::TierEngineStats&
   if (const uint64_t failures = stats.set_aside_failures.Get(); failures > 0) {
     status->add_conditions(std::to_string(failures) + " damaged files of " + tier +
                            " could not be set aside since the start");
+  }
+  if (stats.evictions_in_vain.Get() != 0) {
+    status->add_conditions(tier + ": deleting chunks makes no room on its file system");
+  }
+  if (const uint64_t failures = stats.eviction_failures.Get(); failures > 0) {
+    status->add_conditions(std::to_string(failures) + " chunk files that " + tier +
+                           " gave up could not be deleted since the start, and take its room");
   }
   if (const uint64_t files = stats.scrub_unrepaired.Get(); files > 0) {
     status->add_conditions(

@@ -247,6 +247,15 @@ absl::StatusOr<engine::Store> TranslateStore(const v1::Store& store,
   // Nobody waits past the deadline, so a longer wait for room is the same as waiting until then.
   out.admission_deadline =
       After(context.now, std::min<uint64_t>(store.admission_ms(), store.deadline_ms()));
+  if (!store.after_prefix_hash().empty()) {
+    if (auto s = CheckRange("after_prefix_hash", store.after_prefix_hash().size(),
+                            {store::kPrefixHashBytesMin, store::kPrefixHashBytesMax}, " bytes");
+        !s.ok()) {
+      return s;
+    }
+    key.prefix_hash = store.after_prefix_hash();
+    out.after = store::SiblingsOf(key);
+  }
   out.chunks.reserve(chunks);
   absl::flat_hash_map<KeyDigest, int> first_index;
   first_index.reserve(chunks);

@@ -20,15 +20,17 @@ struct Source {
   ContentId content;
   // Tiers that hold it now. May be empty when it is staged.
   TierSet tiers;
-  // Complete in the staging pool, and pinned there by the caller until ItemDone.
+  // Complete in the staging pool. Where it is no more when it is asked for: OnStagedGone.
   bool staged = false;
 };
+
+using Sources = absl::InlinedVector<Source, 1>;
 
 // One chunk that a request wants. No source means that it is missing.
 struct Item {
   ChunkShape shape;
   // In the order in which to try them. One is used at a time, never a mix.
-  absl::InlinedVector<Source, 1> sources;
+  Sources sources;
 };
 
 struct BatchSpec {

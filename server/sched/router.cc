@@ -247,6 +247,23 @@ void Router::OnStagedCopy(const ItemRef& ref, absl::StatusCode code, TimeNs now)
   Settle(now);
 }
 
+void Router::OnStagedGone(const ItemRef& ref, Sources sources, TimeNs now) {
+  Batch* const batch = batches_.at(ref.batch).get();
+  RequestState& request = batch->requests[ref.request];
+  KV_CHECK(request.copies > 0);
+  staged_copies_ -= 1;
+  request.copies -= 1;
+  ItemState& item = request.items[ref.item];
+  if (!item.decided) {
+    item.spec.sources = std::move(sources);
+    item.source = 0;
+    item.tried_staged = false;
+    StartItem(batch, ref);
+  }
+  MaybeFinish(batch, ref.request);
+  Settle(now);
+}
+
 void Router::OnStagedVerified(const ItemRef& ref, TimeNs now) {
   const auto it = batches_.find(ref.batch);
   KV_CHECK(it != batches_.end() && staged_copies_ > 0);

@@ -84,6 +84,8 @@ class Router {
   // the command's when verification failed.
   void OnCopy(Ticket ticket, std::span<const ItemRef> items, absl::StatusCode code, TimeNs now);
   void OnStagedCopy(const ItemRef& item, absl::StatusCode code, TimeNs now);
+  // The answer to CopyStaged of a chunk that has left the pool: what there is of it now.
+  void OnStagedGone(const ItemRef& item, Sources sources, TimeNs now);
   // Optional, before OnStagedCopy: the bytes are right, and on their way to the item without the
   // copy threads. Others may begin.
   void OnStagedVerified(const ItemRef& item, TimeNs now);

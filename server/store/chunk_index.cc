@@ -72,63 +72,90 @@ bool ChunkIndex::IsLeased(const KeyDigest& key) const {
   return first != kNone && records_[first].leases > 0;
 }
 
-void ChunkIndex::AddReplica(const KeyDigest& key, const NamespaceId& name_space,
-                            const ChunkShape& shape, const ContentId& content,
-                            std::span<const uint64_t> checksums, TierId tier) {
+void ChunkIndex::AddReplica(const ChunkFacts& chunk, TierId tier, bool own) {
   KV_CHECK(tier.value < kTiersMax);
-  Record& record = records_[Add(key, name_space, shape, content, checksums)];
+  Record& record = records_[Add(chunk)];
   if (!TierSet::FromBits(record.tiers).Has(tier)) {
     if (++generation_ == 0) ++generation_;
     record.generations[tier.value] = generation_;
     record.tiers |= static_cast<uint8_t>(TierSet::Of(tier).bits());
+    if (own) NoteFile(record, tier, true);
   }
-  RemoveWhere(key, TierSet::Of(tier), false,
-              [&content](const Record& other) { return other.content != content; });
+  RemoveWhere(chunk.key, TierSet::Of(tier), false,
+              [&chunk](const Record& other) { return other.content != chunk.content; });
 }
 
-void ChunkIndex::AddStaged(const KeyDigest& key, const NamespaceId& name_space,
-                           const ChunkShape& shape, const ContentId& content,
-                           std::span<const uint64_t> checksums) {
-  records_[Add(key, name_space, shape, content, checksums)].staged = true;
-}
+void ChunkIndex::AddStaged(const ChunkFacts& chunk) { records_[Add(chunk)].staged = true; }
 
 // A record of it, which may say of no copy yet.
-ChunkIndex::Number ChunkIndex::Add(const KeyDigest& key, const NamespaceId& name_space,
-                                   const ChunkShape& shape, const ContentId& content,
-                                   std::span<const uint64_t> checksums) {
-  KV_CHECK(shape.segment_bytes > 0 && checksums.size() == shape.segments());
-  const Number first = First(key);
+ChunkIndex::Number ChunkIndex::Add(const ChunkFacts& chunk) {
+  KV_CHECK(chunk.shape.segment_bytes > 0 && chunk.checksums.size() == chunk.shape.segments());
+  const Number first = First(chunk.key);
   if (first != kNone) {
     const Kind& kind = kinds_[records_[first].kind];
-    KV_CHECK(kind.name_space == name_space && kind.shape == shape);
+    KV_CHECK(kind.name_space == chunk.name_space && kind.shape == chunk.shape);
   }
-  Number number = FindContent(first, content);
+  Number number = FindContent(first, chunk.content);
   if (number != kNone) return number;
   number = NewRecord();
   Record& record = records_[number];
-  record.key = key;
-  record.content = content;
-  record.kind = KindOf(name_space, shape);
+  record.key = chunk.key;
+  record.content = chunk.content;
+  record.kind = KindOf(chunk.name_space, chunk.shape);
   kinds_[record.kind].records += 1;
-  if (checksums.size() == 1) {
-    record.checksum = checksums[0];
+  if (chunk.checksums.size() == 1) {
+    record.checksum = chunk.checksums[0];
   } else {
-    auto copied = std::make_unique<uint64_t[]>(checksums.size());
-    std::ranges::copy(checksums, copied.get());
+    auto copied = std::make_unique<uint64_t[]>(chunk.checksums.size());
+    std::ranges::copy(chunk.checksums, copied.get());
     more_[number] = std::move(copied);
-    more_checksums_ += checksums.size();
+    more_checksums_ += chunk.checksums.size();
   }
   if (first == kNone) {
     by_key_.insert(number);
-    Usage& usage = usage_[name_space];
+    Usage& usage = usage_[chunk.name_space];
     usage.chunks += 1;
-    usage.bytes += shape.payload_bytes;
+    usage.bytes += chunk.shape.payload_bytes;
+    JoinSet(number, order_.AddMember(chunk.siblings));
   } else {
     Number last = first;  // Seldom are there two, hardly ever more.
     while (records_[last].next != kNone) last = records_[last].next;
     records_[last].next = number;
+    JoinSet(number, order_.AddMember(order_.IdOf(records_[first].set)));
   }
   return number;
+}
+
+void ChunkIndex::JoinSet(Number number, PrefixOrder::Set set) {
+  if (first_of_set_.size() <= set) first_of_set_.resize(order_.bound(), kNone);
+  Record& record = records_[number];
+  record.set = set;
+  record.next_of_set = first_of_set_[set];
+  first_of_set_[set] = number;
+}
+
+void ChunkIndex::LeaveSet(Number number) {
+  const Record& record = records_[number];
+  Number* at = &first_of_set_[record.set];
+  while (*at != number) at = &records_[*at].next_of_set;
+  *at = record.next_of_set;
+  order_.DropMember(record.set);
+}
+
+void ChunkIndex::NoteFile(Record& record, TierId tier, bool has) {
+  TierUsage& usage = tier_usage_[tier.value];
+  record.own = static_cast<uint8_t>(has ? record.own | TierSet::Of(tier).bits()
+                                        : record.own & ~TierSet::Of(tier).bits());
+  const uint64_t bytes = kinds_[record.kind].shape.file_bytes();
+  if (has) {
+    order_.AddFile(record.set, tier);
+    usage.files += 1;
+    usage.bytes += bytes;
+  } else {
+    order_.DropFile(record.set, tier);
+    usage.files -= 1;
+    usage.bytes -= bytes;
+  }
 }
 
 ChunkIndex::Number ChunkIndex::NewRecord() {
@@ -151,6 +178,7 @@ void ChunkIndex::FreeRecord(Number number) {
     more_.erase(number);
   }
   DropKind(kind);
+  LeaveSet(number);
   records_[number].next = free_;
   free_ = number;
 }
@@ -218,6 +246,10 @@ bool ChunkIndex::RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
     Record& record = records_[number];
     next = record.next;
     if (matches(record)) {
+      for (uint32_t t = 0; t < kTiersMax; ++t) {
+        const bool goes = (TierSet::FromBits(record.own) & tiers).Has(TierId{t});
+        if (goes) NoteFile(record, TierId{t}, false);
+      }
       record.tiers &= static_cast<uint8_t>(~tiers.bits());
       record.staged &= !staged;
     }
@@ -241,6 +273,70 @@ bool ChunkIndex::RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
   return true;
 }
 
+bool ChunkIndex::Follow(const KeyDigest& key, SiblingsId before) {
+  const Number first = First(key);
+  return first != kNone && order_.Follow(records_[first].set, before);
+}
+
+bool ChunkIndex::Follow(const KeyDigest& key, const KeyDigest& before) {
+  const Number first = First(before);
+  return first != kNone && Follow(key, order_.IdOf(records_[first].set));
+}
+
+void ChunkIndex::Touch(const KeyDigest& key, TimeNs now, bool force) {
+  const Number first = First(key);
+  if (first == kNone) return;
+  order_.Touch(records_[first].set, static_cast<uint32_t>(now / kSecond) + 1, force);
+}
+
+bool ChunkIndex::AnyLeased(PrefixOrder::Set set) const {
+  for (Number number = first_of_set_[set]; number != kNone; number = records_[number].next_of_set) {
+    if (records_[number].leases > 0) return true;
+  }
+  return false;
+}
+
+std::vector<EvictedFile> ChunkIndex::Evict(TierId tier) {
+  std::vector<EvictedFile> evicted;
+  const PrefixOrder::Set set =
+      order_.Oldest(tier, [this](PrefixOrder::Set candidate) { return !AnyLeased(candidate); });
+  if (set == PrefixOrder::kNone) return evicted;
+  for (Number number = first_of_set_[set]; number != kNone; number = records_[number].next_of_set) {
+    const Record& record = records_[number];
+    if (!TierSet::FromBits(record.own).Has(tier)) continue;
+    const Kind& kind = kinds_[record.kind];
+    evicted.push_back({record.key, kind.name_space, kind.shape.file_bytes()});
+  }
+  for (const EvictedFile& file : evicted) RemoveReplicas(file.key, tier);
+  return evicted;
+}
+
+void ChunkIndex::ForgetTier(TierId tier) {
+  std::vector<KeyDigest> keys;
+  for (const Number number : by_key_) keys.push_back(records_[number].key);
+  for (const KeyDigest& key : keys) RemoveReplicas(key, tier);
+}
+
+bool ChunkIndex::SweepCutOff(size_t sets) {
+  for (; sets > 0 && sweep_ < order_.bound(); --sets, ++sweep_) {
+    if (!order_.HasMembers(sweep_) || !order_.IsCutOff(sweep_, sweep_round_)) continue;
+    for (Number number = first_of_set_[sweep_]; number != kNone;
+         number = records_[number].next_of_set) {
+      const Record& record = records_[number];
+      for (uint32_t t = 0; t < kTiersMax; ++t) {
+        if (!TierSet::FromBits(record.own).Has(TierId{t})) continue;
+        cut_off_[t] += kinds_[record.kind].shape.file_bytes();
+      }
+    }
+  }
+  if (sweep_ < order_.bound()) return false;
+  for (uint32_t t = 0; t < kTiersMax; ++t) tier_usage_[t].cut_off_bytes = cut_off_[t];
+  cut_off_ = {};
+  sweep_ = 0;
+  sweep_round_ = sweep_round_ == INT16_MAX ? 1 : static_cast<uint16_t>(sweep_round_ + 1);
+  return true;
+}
+
 bool ChunkIndex::AddLease(const KeyDigest& key) {
   const Number first = First(key);
   if (first == kNone) return false;
@@ -257,7 +353,8 @@ uint64_t ChunkIndex::memory_bytes() const {
   constexpr uint64_t kAllocation = 16;  // What malloc keeps beside each.
   return records_.size() * sizeof(Record) + by_key_.capacity() * (sizeof(Number) + 1) +
          more_.capacity() * (sizeof(*more_.begin()) + 1) + more_.size() * kAllocation +
-         more_checksums_ * sizeof(uint64_t);
+         more_checksums_ * sizeof(uint64_t) + order_.memory_bytes() +
+         first_of_set_.capacity() * sizeof(Number);
 }
 
 }  // namespace kvstream::store

@@ -4,7 +4,7 @@
 // means readable". A chunk may have copies of more than one content id (recomputed KV differs in
 // its last bits); replicas combine only within one.
 //
-// It is built for millions of chunks: a record of 72 bytes for each content of a chunk, its only
+// It is built for millions of chunks: a record of 80 bytes for each content of a chunk, its only
 // checksum in it and more beside it, what many chunks share said once, and keys found by a table of
 // numbers of records.
 #pragma once
@@ -25,6 +25,7 @@
 #include "absl/functional/function_ref.h"
 #include "server/base/chunk_shape.h"
 #include "server/base/types.h"
+#include "server/store/prefix_order.h"
 
 namespace kvstream::store {
 
@@ -47,6 +48,24 @@ struct IndexEntry {
   uint32_t leases = 0;
 };
 
+// A copy that there is.
+struct ChunkFacts {
+  KeyDigest key;
+  SiblingsId siblings;
+  NamespaceId name_space;
+  ChunkShape shape;
+  ContentId content;
+  // One for each segment.
+  std::span<const uint64_t> checksums;
+};
+
+// A file that a tier gives up.
+struct EvictedFile {
+  KeyDigest key;
+  NamespaceId name_space;
+  uint64_t bytes = 0;
+};
+
 class ChunkIndex {
  public:
   ChunkIndex();
@@ -64,10 +83,10 @@ class ChunkIndex {
   // Adds a published replica, or the staged copy. A tier has one file of a key, so a replica takes
   // the place of what the tier had of another content. REQUIRES: namespace and shape are those of
   // the key's other copies, and one checksum for each segment: what a disk says is checked before.
-  void AddReplica(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
-                  const ContentId& content, std::span<const uint64_t> checksums, TierId tier);
-  void AddStaged(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
-                 const ContentId& content, std::span<const uint64_t> checksums);
+  // Of a key that is known the siblings are, too. `own`: the tier may give the file up, which
+  // counts for what it has.
+  void AddReplica(const ChunkFacts& chunk, TierId tier, bool own = true);
+  void AddStaged(const ChunkFacts& chunk);
 
   // Which publication of a content the tier's file is; 0: it has none. 2^16 later a number comes
   // again, which may cost a miss.
@@ -80,6 +99,31 @@ class ChunkIndex {
   // Withdraws what the tier holds, whatever its content.
   bool RemoveReplicas(const KeyDigest& key, TierId tier);
   bool RemoveStaged(const KeyDigest& key, const ContentId& content);
+
+  // The chunk, where it is known, comes right after these in its prefix. Whether that is news.
+  bool Follow(const KeyDigest& key, SiblingsId before);
+  bool Follow(const KeyDigest& key, const KeyDigest& before);
+  // The chunk, where it is known, and all before it in its prefix are used. At most every ten
+  // seconds for each, unless forced, which news asks for.
+  void Touch(const KeyDigest& key, TimeNs now, bool force);
+  // Withdraws what the tier gives up next: all of its files of the siblings that nobody has used
+  // for longest, the end of a prefix before its beginning. Empty when there is nothing that no
+  // lease protects.
+  std::vector<EvictedFile> Evict(TierId tier);
+
+  // Of files of our own.
+  struct TierUsage {
+    uint64_t files = 0;
+    uint64_t bytes = 0;
+    // Of these, what no prefix reaches, when that was counted last.
+    uint64_t cut_off_bytes = 0;
+  };
+  const TierUsage& tier_usage(TierId tier) const { return tier_usage_[tier.value]; }
+
+  // Withdraws all that the tier holds. Takes as long as there are chunks.
+  void ForgetTier(TierId tier);
+  // Goes on counting what no prefix reaches, by so many sets; true when it is through with all.
+  bool SweepCutOff(size_t sets);
 
   // Counts leases on a chunk; AddLease is false for an unknown key. DropLease of a chunk that is
   // gone is a no-op: leases go with the entry. A chunk that came back may lose a newer lease to an
@@ -113,9 +157,12 @@ class ChunkIndex {
     Number next = kNone;
     // Of the key, in the record that by_key_ has.
     uint32_t leases = 0;
+    PrefixOrder::Set set = PrefixOrder::kNone;
+    Number next_of_set = kNone;
     // By TierId: told from one that was withdrawn before it.
     std::array<uint16_t, kTiersMax> generations{};
     uint8_t tiers = 0;
+    uint8_t own = 0;  // Of `tiers`.
     bool staged = false;
   };
   // What chunks have in common.
@@ -145,8 +192,12 @@ class ChunkIndex {
   // Of this content, from `first` on.
   Number FindContent(Number first, const ContentId& content) const;
   std::span<const uint64_t> ChecksumsOf(Number number) const;
-  Number Add(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape,
-             const ContentId& content, std::span<const uint64_t> checksums);
+  Number Add(const ChunkFacts& chunk);
+  void JoinSet(Number number, PrefixOrder::Set set);
+  void LeaveSet(Number number);
+  // Notes that the tier has a file of it, or no longer has.
+  void NoteFile(Record& record, TierId tier, bool has);
+  bool AnyLeased(PrefixOrder::Set set) const;
   Number NewRecord();
   void FreeRecord(Number number);
   uint32_t KindOf(const NamespaceId& name_space, const ChunkShape& shape);
@@ -165,6 +216,12 @@ class ChunkIndex {
   std::vector<uint32_t> free_kinds_;
   absl::flat_hash_map<std::pair<NamespaceId, std::pair<uint64_t, uint64_t>>, uint32_t>
       kind_numbers_;
+  PrefixOrder order_;
+  std::vector<Number> first_of_set_;
+  std::array<TierUsage, kTiersMax> tier_usage_;
+  std::array<uint64_t, kTiersMax> cut_off_{};  // So far in this round.
+  PrefixOrder::Set sweep_ = 0;                 // The next one.
+  uint16_t sweep_round_ = 1;
   absl::flat_hash_map<NamespaceId, Usage> usage_;  // Of those that have chunks.
   uint16_t generation_ = 0;                        // The last one; never 0 once there is one.
 };

@@ -43,4 +43,9 @@ std::string EncodeKey(const ChunkKey& key);
 KeyDigest DigestOfKey(const ChunkKey& key);
 KeyDigest DigestOfEncodedKey(std::string_view encoded);
 
+// Of the key without its group, shard and number of shards.
+SiblingsId SiblingsOf(const ChunkKey& key);
+// REQUIRES: an encoding.
+SiblingsId SiblingsOfEncodedKey(std::string_view encoded);
+
 }  // namespace kvstream::store

@@ -15,6 +15,7 @@ namespace {
 constexpr uint8_t kNamespaceEncodingVersion = 1;
 constexpr size_t kStridesMax = 16;
 constexpr size_t kGroupsMax = 64;
+constexpr uint64_t kSiblingsMax = 4096;
 constexpr uint64_t kExtraBytesMax = 4096;
 
 struct Range {
@@ -186,9 +187,13 @@ absl::Status NormalizeNamespace(const NamespaceLimits& limits, NamespaceSpec* sp
   absl::Status status = CheckStrings(*spec);
   if (status.ok()) status = CheckNumbers(limits, *spec);
   if (status.ok()) status = CheckRange("groups", spec->groups.size(), {1, kGroupsMax}, " entries");
+  uint64_t siblings = 0;
   for (size_t i = 0; status.ok() && i < spec->groups.size(); ++i) {
     status = CheckGroup(limits, *spec, i);
+    siblings += spec->groups[i].shards;
   }
+  // They are given up together.
+  if (status.ok()) status = CheckRange("groups", siblings, {1, kSiblingsMax}, " shards in all");
   return status;
 }
 

@@ -162,6 +162,8 @@ void FileTier::SetAside(SetAsideRequest request) {
   body_->housekeeping->SetAside(std::move(request));
 }
 
+void FileTier::Measure(Ticket ticket) { body_->housekeeping->Measure(ticket); }
+
 absl::AnyInvocable<absl::Status()> FileTier::Recheck() const {
   auto root = std::make_shared<UniqueFd>(Root().fd);
   return [root, place = place_, options = body_->options, direct = body_->facts.direct] {

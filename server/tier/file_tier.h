@@ -36,6 +36,7 @@ class FileTier final : public Tier {
   void Read(std::span<const ReadRequest> requests) override;
   void Write(WriteRequest request) override;
   void SetAside(SetAsideRequest request) override;
+  void Measure(Ticket ticket) override;
   absl::AnyInvocable<absl::Status()> Recheck() const override;
   TierRoot Root() const override;
   [[nodiscard]] bool Stop(TimeNs deadline) override;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,7 +31,11 @@ Housekeeping::Housekeeping(const LaneParts& parts,
 
 Housekeeping::~Housekeeping() { KV_CHECK(!thread_.joinable()); }
 
-void Housekeeping::SetAside(SetAsideRequest request) {
+void Housekeeping::SetAside(SetAsideRequest request) { Accept(std::move(request)); }
+
+void Housekeeping::Measure(Ticket ticket) { Accept(ticket); }
+
+void Housekeeping::Accept(Request request) {
   outbox_.Accept(1);
   MutexLock lock(&mu_);
   requests_.push_back(std::move(request));
@@ -55,19 +60,17 @@ void Housekeeping::Run() {
   const std::string name = "tier" + std::to_string(options_.id.value) + "-keep";
   pthread_setname_np(pthread_self(), name.c_str());
   while (true) {
-    SetAsideRequest request;
+    Request request;
     if (!Next(&request)) return;
     Completion completion;
-    completion.kind = Completion::Kind::kSetAside;
     completion.tier = options_.id;
-    completion.ticket = request.ticket;
-    Do(request, &completion);
+    std::visit([&](auto& wanted) { Do(wanted, &completion); }, request);
     outbox_.Add(std::move(completion));
     outbox_.Flush();
   }
 }
 
-bool Housekeeping::Next(SetAsideRequest* request) {
+bool Housekeeping::Next(Request* request) {
   MutexLock lock(&mu_);
   while (!exit_ && requests_.empty()) changed_.Wait(&mu_);
   if (requests_.empty()) return false;
@@ -76,7 +79,24 @@ bool Housekeeping::Next(SetAsideRequest* request) {
   return true;
 }
 
+void Housekeeping::Do(Ticket measure, Completion* completion) const {
+  completion->kind = Completion::Kind::kMeasure;
+  completion->ticket = measure;
+  struct statvfs info;
+  if (fstatvfs(root_fd_, &info) != 0) {
+    completion->error = errno;
+    completion->code = ErrnoStatus(errno, "measure", options_.root).code();
+    return;
+  }
+  completion->space = {.bytes = info.f_blocks * info.f_frsize,
+                       .free_bytes = info.f_bavail * info.f_frsize,
+                       .inodes = info.f_files,
+                       .free_inodes = info.f_favail};
+}
+
 void Housekeeping::Do(SetAsideRequest& request, Completion* completion) {
+  completion->kind = Completion::Kind::kSetAside;
+  completion->ticket = request.ticket;
   absl::Status not_judged;
   completion->error = TakeAside(request, &not_judged);
   completion->code = not_judged.code();
@@ -90,6 +110,11 @@ int Housekeeping::TakeAside(SetAsideRequest& request, absl::Status* not_judged) 
   struct stat info;
   if (fstatat(root_fd_, path.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(info.st_mode)) {
     return S_ISDIR(info.st_mode) ? EISDIR : EINVAL;  // Not ours to move.
+  }
+  if (request.damaged == nullptr) {
+    const int error = unlinkat(root_fd_, path.c_str(), 0) == 0 ? 0 : errno;
+    forget_(path);
+    return error == ENOENT ? 0 : error;
   }
   const std::string aside = RandomSibling(path, ".aside-");
   if (renameat(root_fd_, path.c_str(), root_fd_, aside.c_str()) != 0) {

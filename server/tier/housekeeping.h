@@ -1,13 +1,14 @@
-// Sets damaged files of a tier aside, with plain system calls on a thread of its own: it happens
-// rarely, and the check of a file may take long.
+// Takes files of a tier out of their names, and measures its room, with plain system calls on a
+// thread of its own: they may take long.
 //
-// Thread rule: SetAside from the tier's caller; the work is on its own thread.
+// Thread rule: SetAside and Measure from the tier's caller; the work is on its own thread.
 // Ownership: must not be destroyed before Stop has returned true.
 #pragma once
 
 #include <deque>
 #include <string>
 #include <thread>
+#include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -29,14 +30,19 @@ class Housekeeping {
   ~Housekeeping();
 
   void SetAside(SetAsideRequest request);
+  void Measure(Ticket ticket);
   // Tier::Stop. After false the sink is not called any more.
   [[nodiscard]] bool Stop(TimeNs deadline);
 
  private:
+  using Request = std::variant<SetAsideRequest, Ticket>;  // A Ticket: measure.
+
+  void Accept(Request request);
   void Run();
   // Waits for the next request. False when there will be none.
-  bool Next(SetAsideRequest* request);
+  bool Next(Request* request);
   void Do(SetAsideRequest& request, Completion* completion);
+  void Do(Ticket measure, Completion* completion) const;
   // These return 0 or an errno.
   int TakeAside(SetAsideRequest& request, absl::Status* not_judged);
   static int Replace(SetAsideRequest& request);
@@ -54,7 +60,7 @@ class Housekeeping {
 
   Mutex mu_;
   CondVar changed_;
-  std::deque<SetAsideRequest> requests_ ABSL_GUARDED_BY(mu_);
+  std::deque<Request> requests_ ABSL_GUARDED_BY(mu_);
   bool exit_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread thread_;

@@ -105,15 +105,17 @@ struct WriteRequest {
   std::vector<std::span<const std::byte>> pieces;
 };
 
-// Takes a damaged file out of its name: renames it to a random name, asks `damaged` again about the
-// renamed file (another node may have replaced it meanwhile), and unlinks it if so or links it
+// Takes a file out of its name, which nobody looks for there any more: one that is given up is
+// unlinked. One that is damaged is renamed to a random name, `damaged` asked again about the
+// renamed file (another node may have replaced it meanwhile), and it is unlinked if so or linked
 // back if not, or if that cannot be told: then the completion has the code of the error. A missing
 // file is success. Cached descriptors of the path are dropped.
 struct SetAsideRequest {
   Ticket ticket;
   // Not owned; must stay until the completion.
   const std::string* path = nullptr;
-  // Called on the tier's housekeeping thread with a descriptor of OpenToJudge, and may block.
+  // Called on the tier's housekeeping thread with a descriptor of OpenToJudge, and may block. Null:
+  // the file is given up, whatever it is.
   absl::AnyInvocable<absl::StatusOr<bool>(int fd)> damaged;
   // Where set: called there once the name is free, to give it to another file, before the damaged
   // one is unlinked. Returns 0 or an errno; EEXIST is as good as 0, and after any other the damaged
@@ -121,8 +123,17 @@ struct SetAsideRequest {
   absl::AnyInvocable<int()> replace;
 };
 
+// What a file system has, and what of it is free to us.
+struct Space {
+  uint64_t bytes = 0;
+  uint64_t free_bytes = 0;
+  // 0: it does not count them.
+  uint64_t inodes = 0;
+  uint64_t free_inodes = 0;
+};
+
 struct Completion {
-  enum class Kind : uint8_t { kRead, kWrite, kSetAside };
+  enum class Kind : uint8_t { kRead, kWrite, kSetAside, kMeasure };
   Kind kind = Kind::kRead;
   TierId tier;
   Ticket ticket;
@@ -134,6 +145,8 @@ struct Completion {
   // Write that met an existing file: its first kBlockBytes (fewer if it is shorter) and its size.
   std::vector<std::byte> existing_header;
   uint64_t existing_bytes = 0;
+  // Of kMeasure.
+  Space space;
 };
 
 // Where completions go.
@@ -182,6 +195,8 @@ class Tier {
   virtual void Read(std::span<const ReadRequest> requests) = 0;
   virtual void Write(WriteRequest request) = 0;
   virtual void SetAside(SetAsideRequest request) = 0;
+  // How much room the file system has; behind what is being set aside.
+  virtual void Measure(Ticket ticket) = 0;
 
   // Work that tries the file system again after failures: a file is written, read back and
   // unlinked. It may block for ever, on any thread, and touches nothing of the tier's but what it

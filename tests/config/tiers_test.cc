@@ -19,7 +19,8 @@ TEST(TiersTest, TierValuesAreResolvedToBytes) {
                                        "tiers { name: 'a' root: '/a' io_kib: 4 window_mib: 3 "
                                        "write_window_mib: 5 write_backlog_mib: 7 open_files: 16 "
                                        "shared: true required: false io_engine: THREADS "
-                                       "io_threads: 4 mount_point: '/' }"
+                                       "io_threads: 4 mount_point: '/' capacity_mib: 64 "
+                                       "free_percent_min: 0 }"
                                        "tiers { name: 'b' root: '/b' quarantine_mib: 9 }",
                                    "test");
   ASSERT_TRUE(options.ok()) << options.status();
@@ -38,6 +39,13 @@ TEST(TiersTest, TierValuesAreResolvedToBytes) {
   EXPECT_EQ(a.mount_point, "/");
   EXPECT_EQ(options->tiers[1].mount_point, "");
   EXPECT_EQ(options->tiers[1].io_threads, 16u);
+  EXPECT_EQ(a.capacity_bytes, 64 * kMiB);
+  EXPECT_EQ(a.free_percent_min, 0u);
+  EXPECT_EQ(options->tiers[1].capacity_bytes, 0u);
+  EXPECT_EQ(options->tiers[1].free_percent_min, 2u);
+  const auto shared =
+      ParseConfig(std::string(kSockets) + "tiers { name: 'a' root: '/a' shared: true }", "test");
+  EXPECT_EQ(shared->tiers[0].free_percent_min, 0u);
   EXPECT_EQ(options->tiers[1].quarantine_bytes, 9 * kMiB);
 }
 

@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -107,7 +108,39 @@ class SmallMount {
   bool mounted_ = false;
 };
 
-TEST_F(MountTest, AFullTierFailsWritesAndReadsGoOn) {
+// Takes all the room that is left.
+void FillUp(const fs::path& path) {
+  std::ofstream file(path, std::ios::binary);
+  const std::vector<char> block(4096);
+  while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
+  }
+}
+
+TEST_F(MountTest, AFullTierGivesUpWhatIsOldestAndGoesOn) {
+  const SmallMount mount(spare_.path(), 4 * kMiB);
+  if (!mount.mounted()) GTEST_SKIP() << "mounting a file system needs root";
+  TestDaemon daemon([&](config::Options& o) { o.tiers[1].root = spare_.path(); });
+  Worker worker(daemon.socket());
+  for (uint64_t key = 100; key < 164; key += 8) ASSERT_TRUE(worker.Put(Keys(key, 8)).ok());
+  daemon.WaitWritten();
+  const engine::TierEngineStats& stats = daemon.stats().tiers[1];
+  EXPECT_EQ(stats.writes_out.Get(), 0u);
+  EXPECT_EQ(stats.failed_writes.Get(), 0u);
+  EXPECT_GT(stats.files_evicted.Get(), 40u);
+  EXPECT_EQ(daemon.Files(0).size(), 64u);
+  daemon.WaitUntil([&] { return daemon.Files(1).size() == stats.chunk_files.Get(); },
+                   "what is given up is gone");
+  // The last of them are there, alone.
+  Admin admin(daemon.socket(), kPatience);
+  ASSERT_TRUE(admin.SetTierInService("nvme", false).ok());
+  const auto last = Keys(156, 8);
+  EXPECT_EQ(worker.Get(last).leading_valid(), 8u);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(worker.Holds(last[i], i));
+  EXPECT_EQ(worker.Get(Keys(100, 8)).leading_valid(), 0u);
+  ASSERT_TRUE(admin.SetTierInService("nvme", true).ok());
+}
+
+TEST_F(MountTest, ATierThatIsFullOfWhatIsNotOursFailsWritesAndReadsGoOn) {
   const SmallMount mount(spare_.path(), 4 * kMiB);
   if (!mount.mounted()) GTEST_SKIP() << "mounting a file system needs root";
   TestDaemon daemon([&](config::Options& o) { o.tiers[1].root = spare_.path(); });
@@ -124,7 +157,13 @@ TEST_F(MountTest, AFullTierFailsWritesAndReadsGoOn) {
   daemon.WaitWritten();
   ASSERT_EQ(daemon.Files(1).size(), 8u);
   EXPECT_THAT(conditions(), testing::Not(testing::Contains(writes_fail)));
-  // Several times what fits: the other tier has all of it.
+  // Others take the rest of it, and ours is leased.
+  FillUp(spare_.path() / "others");
+  v1::LookupRequest lease;
+  lease.set_namespace_id(worker.namespace_id());
+  for (const uint64_t key : first) lease.add_prefix_hashes(worker.At(key, 0).prefix_hash());
+  lease.set_lease_ms(600000);
+  ASSERT_EQ(worker.client().Lookup(lease)->leading_run(), 8u);
   for (uint64_t key = 100; key < 164; key += 8) ASSERT_TRUE(worker.Put(Keys(key, 8)).ok());
   daemon.WaitUntil([&] { return daemon.stats().tiers[1].writes_out.Get() == 1; },
                    "the tier takes no writes");
@@ -134,6 +173,7 @@ TEST_F(MountTest, AFullTierFailsWritesAndReadsGoOn) {
   EXPECT_GT(daemon.stats().tiers[1].failed_writes.Get(), 0u);
   EXPECT_EQ(daemon.stats().chunks_lost.Get(), 0u);
   EXPECT_EQ(daemon.Files(0).size(), 72u);
+  EXPECT_GT(daemon.stats().tiers[1].evictions_stuck.Get(), 0u);
   // It still reads, alone.
   Admin admin(daemon.socket(), kPatience);
   ASSERT_TRUE(admin.SetTierInService("nvme", false).ok());

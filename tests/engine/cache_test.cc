@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -39,6 +40,13 @@ class CacheTest : public testing::TestWithParam<sched::CachePolicyKind> {
   // What a tier would have to read hangs.
   void Gate(bool closed) {
     for (size_t t = 0; t < 2; ++t) rig_.tier(t).GateReads(closed);
+  }
+  void TakeTiers(bool in_service) {
+    std::atomic<int> changed = 0;
+    for (uint32_t t = 0; t < 2; ++t) {
+      rig_.engine().Post(SetTierInService{TierId{t}, in_service, [&changed](bool) { ++changed; }});
+    }
+    rig_.WaitUntil([&changed] { return changed == 2; }, "the tiers are taken out, or back");
   }
   uint64_t ReadFromTiers() const {
     return rig_.stats().tiers[0].segments_read.Get() + rig_.stats().tiers[1].segments_read.Get();
@@ -84,6 +92,7 @@ TEST_P(CacheTest, StoresAndReadsOfAnySizeFindRoomInAFullCache) {
   }
   for (const auto& keys : steps) EXPECT_EQ(Get(keys), keys.size());
   const EngineStats& stats = rig_.stats();
+  rig_.WaitUntil([&] { return stats.pool_used_bytes.Get() == 0; }, "all is let go");
   EXPECT_GT(stats.cache_evicted.Get(), 0u);
   EXPECT_EQ(stats.cache_inserted.Get(), stats.cache_evicted.Get() + stats.cache_chunks.Get());
   EXPECT_EQ(stats.cache_bytes.Get(), stats.cache_chunks.Get() * EngineRig::kChunkBytes);
@@ -95,9 +104,7 @@ TEST_P(CacheTest, StoresAndReadsOfAnySizeFindRoomInAFullCache) {
 TEST_P(CacheTest, WhatOnlyTheCacheHasIsServedAndStoredAnew) {
   const auto keys = Keys(1, 4);
   Put(keys);
-  for (uint32_t t = 0; t < 2; ++t) {
-    rig_.engine().Post(SetTierInService{TierId{t}, false, [](absl::Status) {}});
-  }
+  TakeTiers(false);
   EXPECT_EQ(Get(keys), 4u);
   EXPECT_EQ(ReadFromTiers(), 0u);
   rig_.Fill(session_, keys);
@@ -108,9 +115,7 @@ TEST_P(CacheTest, WhatOnlyTheCacheHasIsServedAndStoredAnew) {
   }
   EXPECT_EQ(rig_.stats().chunks_stored.Get(), 8u);
   EXPECT_EQ(Get(keys), 4u);
-  for (uint32_t t = 0; t < 2; ++t) {
-    rig_.engine().Post(SetTierInService{TierId{t}, true, [](absl::Status) {}});
-  }
+  TakeTiers(true);
   rig_.WaitUntil([&] { return rig_.stats().cache_chunks.Get() == 4; }, "it is in the cache again");
   EXPECT_EQ(Get(keys), 4u);
 }

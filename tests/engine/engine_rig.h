@@ -48,6 +48,7 @@ class GatedTier final : public tier::Tier {
   void Read(std::span<const tier::ReadRequest> requests) override;
   void Write(tier::WriteRequest request) override;
   void SetAside(tier::SetAsideRequest request) override { inner_->SetAside(std::move(request)); }
+  void Measure(Ticket ticket) override { inner_->Measure(ticket); }
   // Fails while some I/O does.
   absl::AnyInvocable<absl::Status()> Recheck() const override;
   tier::TierRoot Root() const override { return inner_->Root(); }

@@ -18,7 +18,7 @@ class LeasesTest : public testing::Test {
   LeasesTest() {
     const std::vector<uint64_t> checksums{1};
     for (uint8_t i = 1; i <= 4; ++i) {
-      index_.AddReplica(Key(i), {}, {4096, 4096}, {}, checksums, TierId{0});
+      index_.AddReplica({Key(i), {}, {}, {4096, 4096}, {}, checksums}, TierId{0});
     }
   }
   uint32_t LeasesOf(uint8_t i) const { return index_.Find(Key(i))->leases; }

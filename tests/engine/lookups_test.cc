@@ -31,7 +31,7 @@ class LookupsTest : public testing::Test {
   }
   void Add(uint64_t chunk, uint32_t shard, TierId tier) {
     const std::vector<uint64_t> checksums{1};
-    index_.AddReplica(Digest(chunk, shard), {}, {4096, 4096}, {}, checksums, tier);
+    index_.AddReplica({Digest(chunk, shard), {chunk + 1}, {}, {4096, 4096}, {}, checksums}, tier);
   }
   // All shards of all chunks, on both tiers.
   void Fill(uint64_t chunks) {

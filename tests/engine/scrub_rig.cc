@@ -182,7 +182,8 @@ void ScrubRig::Make(size_t tier, uint32_t key, bool indexed) {
              static_cast<std::streamsize>(bytes.size()));
   if (!indexed) return;
   const store::ChunkHeader header = store::SampleHeader(KeyOf(key), kScrubShape);
-  index_.AddReplica(Key(key), KeyOf(key).name_space, header.shape, header.content, header.checksums,
+  index_.AddReplica({Key(key), store::SiblingsOf(KeyOf(key)), KeyOf(key).name_space, header.shape,
+                     header.content, header.checksums},
                     TierId{static_cast<uint32_t>(tier)});
 }
 

@@ -67,6 +67,7 @@ class AsideTier final : public tier::Tier {
   void Read(std::span<const tier::ReadRequest> requests) override { inner_->Read(requests); }
   void Write(tier::WriteRequest request) override { inner_->Write(std::move(request)); }
   void SetAside(tier::SetAsideRequest request) override;
+  void Measure(Ticket ticket) override { inner_->Measure(ticket); }
   absl::AnyInvocable<absl::Status()> Recheck() const override { return inner_->Recheck(); }
   tier::TierRoot Root() const override { return {inner_->Root().fd, stats_.remounts.Get()}; }
   bool Stop(TimeNs deadline) override { return inner_->Stop(deadline); }

@@ -44,8 +44,10 @@ class StagingTest : public testing::Test, public tier::CompletionSink {
                                                         pool_->bytes().data(),
                                                         index_.get(),
                                                         asides_.get(),
+                                                        nullptr,
                                                         &stats_,
-                                                        nullptr},
+                                                        nullptr,
+                                                        {}},
                                          writes);
     now_ = 0;
   }

@@ -162,7 +162,7 @@ class PatientTest : public TierKeeperTest {
 
   // On this tier alone.
   void PutOn(size_t tier, const std::vector<uint64_t>& keys) {
-    rig_.tier(1 - tier).failing().write = ENOSPC;
+    rig_.tier(1 - tier).failing().write = EIO;
     EXPECT_EQ(Put(keys), absl::StatusCode::kOk);
     AwaitWritten();
     rig_.tier(1 - tier).failing().write = 0;

@@ -179,6 +179,8 @@ TEST(AdminTest, StatusTellsWhatWasDamagedLostAndLeftBehind) {
   rig.stats.tiers[1].corrupt_reads.Add(3);
   rig.stats.tiers[1].set_aside_failures.Add(4);
   rig.stats.tiers[1].writes_dropped.Add(5);
+  rig.stats.tiers[1].eviction_failures.Add(8);
+  rig.stats.tiers[1].evictions_stuck.Add(9);
   rig.pfs.stats().temporaries_left.Add(6);
   rig.pfs.stats().remounts.Add(2);
   rig.pfs.stats().unknown_completions.Add(7);
@@ -188,6 +190,7 @@ TEST(AdminTest, StatusTellsWhatWasDamagedLostAndLeftBehind) {
         "2 stored chunks were lost since the start: every write of them failed",
         "3 reads and stores have met damaged files of tier pfs since the start",
         "4 damaged files of tier pfs could not be set aside since the start",
+        "8 chunk files that tier pfs gave up could not be deleted since the start",
         "6 temporary files of tier pfs could not be removed since its start",
         "tier pfs has got 7 completions that nobody waits for since its start: a bug"}) {
     EXPECT_THAT(status.conditions(), Contains(HasSubstr(part)));
@@ -196,6 +199,8 @@ TEST(AdminTest, StatusTellsWhatWasDamagedLostAndLeftBehind) {
   EXPECT_EQ(status.tiers(1).corrupt_reads(), 3u);
   EXPECT_EQ(status.tiers(1).set_aside_failures(), 4u);
   EXPECT_EQ(status.tiers(1).writes_dropped(), 5u);
+  EXPECT_EQ(status.tiers(1).eviction_failures(), 8u);
+  EXPECT_EQ(status.tiers(1).evictions_stuck(), 9u);
   EXPECT_EQ(status.tiers(1).temporaries_left(), 6u);
   EXPECT_EQ(status.tiers(1).remounts(), 2u);
 }

@@ -122,6 +122,22 @@ TEST_F(TranslateTest, AStepOfItsOwnWaitsForNobody) {
   EXPECT_EQ(step.join_deadline, kNow);
 }
 
+TEST_F(TranslateTest, AStoreSaysWhatItComesAfter) {
+  v1::ClientMessage message;
+  *message.mutable_store() = StoreOf();
+  EXPECT_FALSE(std::get<engine::Store>(*Translate(message)).after.has_value());
+  message.mutable_store()->set_after_prefix_hash(std::string(16, 'p'));
+  const auto translated = Translate(message);
+  const auto& store = std::get<engine::Store>(*translated);
+  store::ChunkKey before = store.chunks[0].key;
+  before.prefix_hash = std::string(16, 'p');
+  before.shard += 1;
+  ASSERT_TRUE(store.after.has_value());
+  EXPECT_EQ(*store.after, store::SiblingsOf(before));
+  message.mutable_store()->set_after_prefix_hash("short");
+  EXPECT_THAT(Refusal(message).message(), testing::HasSubstr("after_prefix_hash"));
+}
+
 TEST_F(TranslateTest, AStoreBecomesPlain) {
   v1::ClientMessage message;
   *message.mutable_store() = StoreOf();

@@ -110,7 +110,7 @@ void Client::Read() {
       chunk.request = r;
       chunk.key = static_cast<uint32_t>(random_.Below(parts_.names->keys()));
       const KeyDigest& key = parts_.names->digest(chunk.key);
-      chunk.hope = parts_.replicas->BeginHope(chunk.key, parts_.driver->Staged(key));
+      chunk.hope = parts_.replicas->BeginHope(chunk.key, parts_.driver->StagedForGood(key));
       const std::span memory = Slot(chunk.slot, chunk.key);
       std::memset(memory.data(), kPoison, memory.size());
       engine::ReadChunk& asked = request.chunks.emplace_back();

@@ -41,6 +41,11 @@ bool EngineDriver::sessions_ended() {
 
 const store::ChunkIndex& EngineDriver::index() const { return engine_.state_->index; }
 
+bool EngineDriver::StagedForGood(const KeyDigest& key) const {
+  const StagedChunk* const chunk = engine_.state_->staging.Find(key);
+  return chunk != nullptr && !chunk->retained;
+}
+
 bool EngineDriver::Staged(const KeyDigest& key) const {
   return engine_.state_->staging.Find(key) != nullptr;
 }

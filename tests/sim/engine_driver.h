@@ -42,6 +42,8 @@ class EngineDriver {
   const store::ChunkIndex& index() const;
   const sched::Router& router() const;
   bool Staged(const KeyDigest& key) const;
+  // The same, and it is not there for the cache alone, which lets it go when it needs room.
+  bool StagedForGood(const KeyDigest& key) const;
   // Tiers in service for all of the turn that runs, or ran last, as far as it has come.
   TierSet UsableThroughout() const;
   bool nothing_staged() const;

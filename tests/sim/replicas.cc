@@ -74,6 +74,12 @@ void Replicas::Harm(TierId tier, uint32_t key) {
   }
 }
 
+void Replicas::GivenUp(TierId tier, uint32_t key) {
+  const bool tainted = at(tier, key).tainted || at(tier, key).reads > 0;
+  Harm(tier, key);
+  at(tier, key).tainted = tainted;  // Nothing that is published from now on is in danger.
+}
+
 void Replicas::DamageFile(TierId tier, uint32_t key, uint64_t at_byte) {
   const auto file = tiers_[tier.value]->files().find(names_.path(key));
   if (file == tiers_[tier.value]->files().end() || file->second.empty()) return;
@@ -104,8 +110,9 @@ void Replicas::AfterTurn(TierSet usable) {
     } else if (end.kind == tier::Completion::Kind::kWrite) {
       replica.writes -= 1;
       const bool existed = end.code == absl::StatusCode::kAlreadyExists;
-      const bool again = std::exchange(replica.in_doubt, false) && existed;
-      if (end.code == absl::StatusCode::kOk || (existed && !again)) Publish(end.tier, end.key);
+      const bool there = existed || end.code == absl::StatusCode::kOk;
+      const bool again = std::exchange(replica.in_doubt, false) && there;
+      if (there && !again) Publish(end.tier, end.key);
     }
   }
   ended_.clear();

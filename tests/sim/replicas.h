@@ -42,6 +42,8 @@ class Replicas {
   void ReadBegan(TierId tier, uint32_t key) { at(tier, key).reads += 1; }
   void WriteBegan(TierId tier, uint32_t key) { at(tier, key).writes += 1; }
   void AsideBegan(TierId tier, uint32_t key) { at(tier, key).in_doubt = at(tier, key).writes > 0; }
+  // The engine gives the file up, for want of room.
+  void GivenUp(TierId tier, uint32_t key);
   void Ended(const tier::Completion& completion, uint32_t key);
   // After a turn: the engine knows now what has ended, and only these tiers were in service all
   // the time.
@@ -54,7 +56,7 @@ class Replicas {
   // The file's content id, of a good replica.
   const ContentId& content(TierId tier, uint32_t key) const { return at(tier, key).content; }
   bool Published(TierId tier, uint32_t key) const;
-  // The plan has removed it or made it unreadable since it was published.
+  // The plan has removed it or made it unreadable since it was published, or the engine gave it up.
   bool Harmed(TierId tier, uint32_t key) const { return at(tier, key).harmed; }
 
   // Of a read of a chunk that begins now: what it may be read from. `staged`: from the pool too,

@@ -120,6 +120,13 @@ SimOptions RandomOptions(SimRandom& random) {
   constexpr sched::CachePolicyKind kPolicies[] = {
       sched::CachePolicyKind::kLru, sched::CachePolicyKind::kS3Fifo, sched::CachePolicyKind::kArc};
   if (random.Chance(0.5)) options.engine.cache = kPolicies[random.Below(3)];
+  for (uint64_t t = 0; random.Chance(0.3) && t < tiers; ++t) {
+    options.engine.capacities.resize(t + 1);
+    options.engine.capacities[t].bytes_max = random.Between(1, options.keys) * chunk_slots;
+    if (random.Chance(0.5)) continue;
+    options.engine.capacities[t].free_percent_min = static_cast<uint32_t>(random.Between(1, 50));
+    options.tiers[t].options.capacity_bytes = random.Between(2, options.keys + 2) * chunk_slots;
+  }
   return options;
 }
 

@@ -44,11 +44,13 @@ void TappedTier::SetAside(tier::SetAsideRequest request) {
   const Running& running = Begin(Kind::kSetAside, request.ticket, *request.path);
   parts_.journal->Note("tier {} sets key {} aside", tier_.options().id.value, running.key);
   parts_.replicas->AsideBegan(tier_.options().id, running.key);
+  if (request.damaged == nullptr) parts_.replicas->GivenUp(tier_.options().id, running.key);
   tier_.SetAside(std::move(request));
 }
 
 void TappedTier::OnCompletions(std::span<tier::Completion> completions) {
   for (const tier::Completion& completion : completions) {
+    if (completion.kind == Kind::kMeasure) continue;  // Of no file.
     const auto running = running_.extract({completion.kind, completion.ticket});
     const Running& ended = running.mapped();
     parts_.journal->Note("tier {} ended a {} of key {}: code {}", completion.tier.value,

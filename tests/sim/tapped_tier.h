@@ -43,6 +43,7 @@ class TappedTier final : public tier::Tier, public tier::CompletionSink {
   void Read(std::span<const tier::ReadRequest> requests) override;
   void Write(tier::WriteRequest request) override;
   void SetAside(tier::SetAsideRequest request) override;
+  void Measure(Ticket ticket) override { tier_.Measure(ticket); }
   absl::AnyInvocable<absl::Status()> Recheck() const override { return tier_.Recheck(); }
   tier::TierRoot Root() const override { return tier_.Root(); }
   [[nodiscard]] bool Stop(TimeNs deadline) override { return tier_.Stop(deadline); }

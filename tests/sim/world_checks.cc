@@ -8,7 +8,8 @@ using engine::CopyKind;
 
 void World::CheckTurn() {
   for (const auto& client : clients_) client->CheckBounds();
-  if (watch_.BytesInUse(pool_->bytes()) > driver_->stats().pool_used_bytes.Get()) {
+  const engine::EngineStats& stats = driver_->stats();
+  if (watch_.BytesInUse(pool_->bytes()) > stats.pool_used_bytes.Get() + stats.cache_bytes.Get()) {
     journal_.Fail("slots are in use that nobody holds");
   }
   CheckIndex();
@@ -90,13 +91,16 @@ void World::CheckQuiet() {
     }
     if (tiers_[t]->tapped->fake().running() > 0) journal_.Fail("a tier still has requests");
   }
+  uint64_t staged = 0;
   for (uint32_t key = 0; key < names_.keys(); ++key) {
     const auto entry = driver_->index().Find(names_.digest(key));
     if (!entry) continue;
     if (entry->leases != 0) journal_.Fail(fmt::format("key {} is leased by nobody", key));
-    for (const store::ContentCopy& copy : entry->copies) {
-      if (copy.staged) journal_.Fail(fmt::format("key {} is staged, says the index", key));
-    }
+    for (const store::ContentCopy& copy : entry->copies) staged += copy.staged ? 1 : 0;
+  }
+  if (staged != stats.cache_chunks.Get()) {
+    journal_.Fail(fmt::format("{} chunks are staged, says the index, and {} are in the cache",
+                              staged, stats.cache_chunks.Get()));
   }
   for (const auto& client : clients_) {
     if (!client->closed()) journal_.Fail("a session was not closed");

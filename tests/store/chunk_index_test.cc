@@ -26,17 +26,16 @@ class ChunkIndexTest : public ::testing::Test {
     two_.bytes[0] = 2;
   }
 
-  void Add(const ContentId& content, TierId tier) {
-    index_.AddReplica(key_, name_space_, kShape, content, checksums_, tier);
+  ChunkFacts Facts(const ContentId& content, const ChunkShape& shape = kShape) const {
+    return {key_, {}, name_space_, shape, content, checksums_};
   }
+  void Add(const ContentId& content, TierId tier) { index_.AddReplica(Facts(content), tier); }
   uint16_t Generation(TierId tier) { return index_.GenerationOf(key_, one_, tier); }
   // As a failure of what is there now.
   bool Remove(const ContentId& content, TierId tier) {
     return index_.RemoveReplica(key_, content, tier, index_.GenerationOf(key_, content, tier));
   }
-  void Stage(const ContentId& content) {
-    index_.AddStaged(key_, name_space_, kShape, content, checksums_);
-  }
+  void Stage(const ContentId& content) { index_.AddStaged(Facts(content)); }
 
   const std::vector<uint64_t> checksums_ = {11, 22};
   NamespaceId name_space_;
@@ -217,11 +216,11 @@ using ChunkIndexDeathTest = ChunkIndexTest;
 
 TEST_F(ChunkIndexDeathTest, AnotherShapeForOneKeyIsNeverTaken) {
   Add(one_, kNvme);
-  EXPECT_DEATH(index_.AddStaged(key_, name_space_, {5999, 4096}, two_, checksums_), "shape");
+  EXPECT_DEATH(index_.AddStaged(Facts(two_, {5999, 4096})), "shape");
 }
 
 TEST_F(ChunkIndexDeathTest, ChecksumsThatDoNotMatchTheShapeAreNeverTaken) {
-  EXPECT_DEATH(index_.AddStaged(key_, name_space_, {4096, 4096}, one_, checksums_), "checksums");
+  EXPECT_DEATH(index_.AddStaged(Facts(one_, {4096, 4096})), "checksums");
 }
 
 TEST_F(ChunkIndexTest, AFailureOfAnOlderFileUndoesNoPublicationOfTheSameContent) {
@@ -314,11 +313,12 @@ TEST(ChunkIndexModelTest, AgreesWithAPlainOneWhateverComes) {
       std::vector<uint64_t> checksums(shape.segments());
       for (size_t i = 0; i < checksums.size(); ++i) checksums[i] = 100 * key + 10 * content + i;
       if (random() % 2 == 0) {
+        const ChunkFacts facts{key_of(key), {key / 4U},          name_space,
+                               shape,       content_of(content), checksums};
         if (tier < 0) {
-          index.AddStaged(key_of(key), name_space, shape, content_of(content), checksums);
+          index.AddStaged(facts);
         } else {
-          index.AddReplica(key_of(key), name_space, shape, content_of(content), checksums,
-                           TierId{static_cast<uint32_t>(tier)});
+          index.AddReplica(facts, TierId{static_cast<uint32_t>(tier)});
         }
         plain.Add(key, content, checksums, tier);
       } else if (tier < 0) {
@@ -368,11 +368,13 @@ TEST(ChunkIndexMemoryTest, AChunkOfOneSegmentTakesLittle) {
     }
     ContentId content;
     content.bytes = key.bytes;
-    index.AddReplica(key, {}, {kMiB, kMiB}, content, checksums, kNvme);
-    index.AddReplica(key, {}, {kMiB, kMiB}, content, checksums, kPfs);
+    const ChunkFacts facts{key, {i}, {}, {kMiB, kMiB}, content, checksums};
+    index.AddReplica(facts, kNvme);
+    index.AddReplica(facts, kPfs);
   }
   EXPECT_EQ(index.chunks(), kChunks);
-  EXPECT_LE(index.memory_bytes() / kChunks, 90u);
+  EXPECT_LE(index.memory_bytes() / kChunks, 160u);
+  EXPECT_EQ(index.tier_usage(kNvme).files, kChunks);
 }
 
 }  // namespace

@@ -83,6 +83,13 @@ TEST(NamespaceTest, GroupsOutsideTheirLimitsAreRefused) {
        "groups[1].chunk_bytes: 0 is outside 1 .. 1073741824"},
       {[](auto* s) { s->groups[0].chunk_bytes = kGiB + 1; },
        "groups[0].chunk_bytes: 1073741825 is outside 1 .. 1073741824"},
+      {[](auto* s) {
+         s->groups.resize(2, s->groups[0]);
+         s->groups[0].replicated = s->groups[1].replicated = false;
+         s->groups[0].shards = 4096;
+         s->groups[1].shards = 1;
+       },
+       "groups: 4097 shards in all is outside 1 .. 4096 shards in all"},
       {[](auto* s) { s->groups[0].shards = 4097; }, "groups[0].shards: 4097 is outside 1 .. 4096"},
       {[](auto* s) { s->groups[1].shards = 2; },
        "groups[1].shards: 2 contradicts replicated, which allows 0 or 1"},
@@ -112,7 +119,10 @@ TEST(NamespaceTest, EveryLimitItselfIsAccepted) {
       [](auto* s) { s->segment_bytes = 32 * kKiB; },
       [](auto* s) { s->groups.resize(64, s->groups[0]); },
       [](auto* s) { s->groups[0].name.assign(128, 'x'); },
-      [](auto* s) { s->groups[0].shards = 4096; },
+      [](auto* s) {
+        s->groups.resize(1);
+        s->groups[0].shards = 4096;
+      },
       [](auto* s) { s->groups[0].chunk_bytes = 1; },
       [](auto* s) { s->groups[0].chunk_bytes = kSegmentsMax * kMiB; },
   };

@@ -101,6 +101,25 @@ void FakeTier::SetAside(tier::SetAsideRequest request) {
   due_.emplace(std::pair(now_ + Latency(), jobs_), jobs_);
 }
 
+void FakeTier::Measure(Ticket ticket) {
+  Job job;
+  job.kind = tier::Completion::Kind::kMeasure;
+  job.finish = [this, ticket](const Fault&) {
+    tier::Completion completion = Begin(tier::Completion::Kind::kMeasure, ticket);
+    completion.space.bytes = options_.capacity_bytes;
+    completion.space.free_bytes = options_.capacity_bytes - UsedBytes();
+    return completion;
+  };
+  running_.emplace(++jobs_, std::move(job));
+  due_.emplace(std::pair(now_ + Latency(), jobs_), jobs_);
+}
+
+uint64_t FakeTier::UsedBytes() const {
+  uint64_t used = 0;
+  for (const auto& [path, bytes] : files_) used += bytes.size();
+  return used;
+}
+
 void FakeTier::Accept(Pipe* pipe, uint64_t bytes, Job job) {
   const bool never = job.fault.kind == Fault::Kind::kNever;
   running_.emplace(++jobs_, std::move(job));
@@ -220,6 +239,12 @@ tier::Completion FakeTier::FinishWrite(const tier::WriteRequest& request, const 
   for (const auto& piece : request.pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
   if (fault.kind == Fault::Kind::kCorrupt) bytes[fault.at % bytes.size()] ^= std::byte{0xff};
   if (fault.kind == Fault::Kind::kShort) bytes.resize(std::min<uint64_t>(fault.at, bytes.size()));
+  if (!files_.contains(*request.path) && UsedBytes() + bytes.size() > options_.capacity_bytes) {
+    completion.code = ErrnoStatus(ENOSPC, "write", *request.path).code();
+    completion.error = ENOSPC;
+    stats_.write_errors.Add();
+    return completion;
+  }
   stats_.bytes_written.Add(bytes.size());
   const auto [file, published] = files_.emplace(*request.path, std::move(bytes));
   if (!published) {
@@ -238,6 +263,10 @@ tier::Completion FakeTier::FinishSetAside(tier::SetAsideRequest& request) {
   tier::Completion completion = Begin(tier::Completion::Kind::kSetAside, request.ticket);
   if (file == files_.end()) {
     if (request.replace != nullptr) (void)request.replace();
+    return completion;
+  }
+  if (request.damaged == nullptr) {
+    files_.erase(file);
     return completion;
   }
   const absl::StatusOr<bool> damaged = request.damaged(FileOf(file->second).get());

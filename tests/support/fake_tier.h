@@ -12,6 +12,7 @@
 // buffer.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -40,6 +41,8 @@ class FakeTier final : public tier::Tier {
     TimeNs latency = 100 * kMicrosecond;
     TimeNs jitter = 0;
     uint64_t seed = 1;
+    // Room for files; a write that finds none fails with ENOSPC.
+    uint64_t capacity_bytes = UINT64_MAX / 2;
     // Not owned; null: nothing goes wrong. A short write is a torn one: it says that it is whole.
     FaultPlan* faults = nullptr;
     // Where set, a fault that harms this file comes only if this agrees. Asked as it is accepted.
@@ -58,6 +61,7 @@ class FakeTier final : public tier::Tier {
   void Read(std::span<const tier::ReadRequest> requests) override;
   void Write(tier::WriteRequest request) override;
   void SetAside(tier::SetAsideRequest request) override;
+  void Measure(Ticket ticket) override;
   absl::AnyInvocable<absl::Status()> Recheck() const override {
     return [] { return absl::OkStatus(); };
   }
@@ -76,8 +80,12 @@ class FakeTier final : public tier::Tier {
   // The machine dies: no request gets a completion any more, and of the writes that were under way
   // some are published. What is published stays.
   void Crash();
-  // Requests that have no completion yet.
-  size_t running() const { return running_.size(); }
+  // Requests about files that have no completion yet.
+  size_t running() const {
+    return static_cast<size_t>(std::ranges::count_if(running_, [](const auto& job) {
+      return job.second.kind != tier::Completion::Kind::kMeasure;
+    }));
+  }
 
   // From now on; also for requests that are under way.
   void SetReadRate(uint64_t bytes_per_second) { reads_.SetRate(bytes_per_second, now_); }
@@ -127,6 +135,7 @@ class FakeTier final : public tier::Tier {
   tier::Completion FinishWrite(const tier::WriteRequest& request, const Fault& fault);
   tier::Completion FinishSetAside(tier::SetAsideRequest& request);
   tier::Completion Begin(tier::Completion::Kind kind, Ticket ticket) const;
+  uint64_t UsedBytes() const;
 
   Options options_;
   tier::CompletionSink& sink_;
