@@ -229,7 +229,7 @@ void Engine::FinishTurn(TimeNs now) {
 
 void Engine::PumpWrites(TierSet demand, TimeNs now) {
   State& s = *state_;
-  s.staging.Pump(demand, s.stores.waiting(), now);
+  s.staging.Pump(demand, s.stores.waiting() || s.reads.router().starved(), now);
   for (const DurableNotice& notice : s.staging.TakeNotices()) s.stores.OnDurable(notice, now);
 }
 

@@ -86,13 +86,13 @@ void Staging::SetWritesOut(TierId tier, bool out) {
   queue_.SetTierInService(tier, !out && !out_of_service_.Has(tier));
 }
 
-void Staging::Pump(TierSet demand, bool stores_wait, TimeNs now) {
+void Staging::Pump(TierSet demand, bool room_wanted, TimeNs now) {
   for (const auto& [id, tier] : std::exchange(not_written_, {})) {
     queue_.OnWritten(id, tier, false, now);
   }
   // What is handled at once may leave more to say.
-  for (auto commands = queue_.Poll(demand, stores_wait, now); !commands.empty();
-       commands = queue_.Poll(demand, stores_wait, now)) {
+  for (auto commands = queue_.Poll(demand, room_wanted, now); !commands.empty();
+       commands = queue_.Poll(demand, room_wanted, now)) {
     for (const auto& command : commands) Handle(command, now);
   }
 }

@@ -131,7 +131,7 @@ class Staging {
   void OpenGateForGood() { queue_.OpenGateForGood(); }
 
   // Starts the writes that are due.
-  void Pump(TierSet demand, bool stores_wait, TimeNs now);
+  void Pump(TierSet demand, bool room_wanted, TimeNs now);
   TimeNs NextDeadline() const { return queue_.NextDeadline(); }
 
   std::vector<DurableNotice> TakeNotices() { return std::move(notices_); }

@@ -110,6 +110,9 @@ class Router {
   bool HasDemand(TierId tier) const {
     return lanes_[tier.value].in_flight() > 0 || queued_[tier.value] > 0;
   }
+  // Whether some tier has found no slot for what waits for it, and nothing in flight that should
+  // come back: what else is in the pool stands in its way.
+  bool starved() const { return starved_; }
   // Whether its oldest read is late and it has given nothing back for a while.
   bool Silent(TierId tier, TimeNs now) const { return Silent(lanes_[tier.value], now); }
   size_t batches() const { return batches_.size(); }
@@ -203,6 +206,7 @@ class Router {
   void NoteUnlisted(Step& step, size_t list, uint64_t bytes);
   // Whether every batch's request that feeds this list has ended.
   static bool ListEnded(const Step& step, size_t list);
+  std::optional<Slot> SlotFor(const TierLane& lane, uint64_t bytes, TimeNs now);
   // Claims the other segments of a chunk too; returns their bytes.
   uint64_t ClaimRest(uint32_t fetch, TierLane& lane, TimeNs now);
 
@@ -253,6 +257,7 @@ class Router {
   std::deque<Read> reads_;
   std::vector<uint32_t> free_reads_;
 
+  bool starved_ = false;              // As of the last claims.
   std::vector<Ticket> recopy_;  // Reads whose slot late-comers want, until the event's end.
   std::deque<ItemRef> staged_waiting_;
   uint32_t staged_copies_ = 0;

@@ -30,6 +30,7 @@ void Router::Claim(TimeNs now) {
   std::sort(lanes.begin(), lanes.end(), [](const auto* a, const auto* b) {
     return a->rate() != b->rate() ? a->rate() > b->rate() : a->id() < b->id();
   });
+  starved_ = false;
   bool claimed = true;
   while (claimed) {
     claimed = false;
@@ -115,7 +116,7 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now
     if (LeaveToOthers(lane, step, queued_up_to, holders, bytes, now)) {
       return ReadList::Verdict::kSkip;
     }
-    const auto free = slots_->AllocateRead(bytes);
+    const auto free = SlotFor(lane, bytes, now);
     *blocked = !free;
     if (!free) return ReadList::Verdict::kSkip;
     slot = *free;
@@ -148,6 +149,12 @@ uint64_t Router::ClaimFrom(Step& step, TierLane& lane, bool* blocked, TimeNs now
     hedge_not_before_[lane.id().value] = now;
   }
   return 0;
+}
+
+std::optional<Slot> Router::SlotFor(const TierLane& lane, uint64_t bytes, TimeNs now) {
+  auto slot = slots_->AllocateRead(bytes);
+  if (!slot.has_value() && (lane.in_flight() == 0 || Silent(lane, now))) starved_ = true;
+  return slot;
 }
 
 ReadList::End Router::EndOf(const TierLane& lane, TierSet holders, TierSet assigned,
@@ -196,7 +203,7 @@ uint64_t Router::ClaimRest(uint32_t index, TierLane& lane, TimeNs now) {
     if (fetch.segments[s].stage != Stage::kQueued) continue;
     const uint64_t segment_bytes = fetch.shape.PaddedBytesOf(s);
     if (!HasRoom(lane, segment_bytes, now)) break;  // The rest counts as a chunk of its own.
-    const auto slot = slots_->AllocateRead(segment_bytes);
+    const auto slot = SlotFor(lane, segment_bytes, now);
     if (!slot) break;
     StartRead(lane, index, s, *slot, now);
     bytes += slot->bytes;

@@ -143,7 +143,7 @@ bool Router::Hedge(TierLane& lane, bool* no_room, TimeNs now) {
   const Read& read = reads_[index];
   *no_room = !HasRoom(lane, read.slot.bytes, now);
   if (*no_room) return false;
-  const auto slot = slots_->AllocateRead(read.slot.bytes);
+  const auto slot = SlotFor(lane, read.slot.bytes, now);
   if (!slot) return false;
   hedges_[lane.id().value] += 1;
   StartRead(lane, read.fetch, read.segment, *slot, now);

@@ -150,10 +150,10 @@ void WriteQueue::SetTierInService(TierId tier, bool in_service) {
   }
 }
 
-std::vector<WriteCommand> WriteQueue::Poll(TierSet demand, bool stores_wait, TimeNs now) {
+std::vector<WriteCommand> WriteQueue::Poll(TierSet demand, bool room_wanted, TimeNs now) {
   next_deadline_ = kNever;
   for (WriteTier& tier : tiers_) {
-    DropSecondCopies(tier, stores_wait, now);
+    DropSecondCopies(tier, room_wanted, now);
     if (tier.lane.usable()) StartWrites(tier, demand.Has(tier.lane.id()), now);
   }
   return std::exchange(commands_, {});
@@ -178,18 +178,18 @@ void WriteQueue::StartWrites(WriteTier& tier, bool demand, TimeNs now) {
   }
 }
 
-void WriteQueue::DropSecondCopies(WriteTier& tier, bool stores_wait, TimeNs now) {
+void WriteQueue::DropSecondCopies(WriteTier& tier, bool room_wanted, TimeNs now) {
   const TierId id = tier.lane.id();
   const bool hopeless = gate_for_good_ && !tier.lane.usable();
   // What a tier out of service is owed makes room for stores at once, a window of it at a time.
-  uint64_t yields = stores_wait && !tier.lane.usable() ? tier.lane.window_bytes() : 0;
+  uint64_t yields = room_wanted && !tier.lane.usable() ? tier.lane.window_bytes() : 0;
   for (auto at = tier.owed.begin(); at != tier.owed.end() && tier.second_copies > 0;) {
     const StagedId owed = *at++;
     Chunk& chunk = chunks_.at(owed);
     const TimeNs old_at = chunk.staged_at + options_.max_defer;
     const bool full = tier.backlog > tier.backlog_max;
-    if (!full && !hopeless && yields == 0 && !(stores_wait && old_at <= now)) {
-      if (stores_wait) next_deadline_ = std::min(next_deadline_, old_at);
+    if (!full && !hopeless && yields == 0 && !(room_wanted && old_at <= now)) {
+      if (room_wanted) next_deadline_ = std::min(next_deadline_, old_at);
       return;  // Oldest first: the rest is younger.
     }
     if (chunk.written.empty()) continue;  // A first copy is never dropped.

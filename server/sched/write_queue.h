@@ -10,9 +10,9 @@
 // is none; second copies that it is owed wait for it. A chunk is given up only once every tier has
 // failed to write it.
 //
-// Second copies are dropped, never first ones: when a tier's backlog is full; when stores wait for
-// room and the copy is older than max_defer, or its tier is out of service, a window of them at a
-// time; and for a stop, when their tier is out of service. A slow tier loses copies; it does not
+// Second copies are dropped, never first ones: when a tier's backlog is full; when stores or reads
+// find no room and the copy is older than max_defer, or its tier is out of service, a window of them
+// at a time; and for a stop, when their tier is out of service. A slow tier loses copies; it does not
 // hold the pool.
 //
 // Thread rule: one thread.
@@ -85,8 +85,9 @@ class WriteQueue {
   // Idempotent. Writes that run go on, and their ends count.
   void SetTierInService(TierId tier, bool in_service);
 
-  // Commands due now. `demand`: tiers that reads want. `stores_wait`: some store has no room.
-  std::vector<WriteCommand> Poll(TierSet demand, bool stores_wait, TimeNs now);
+  // Commands due now. `demand`: tiers that reads want. `room_wanted`: some store, or all that
+  // reads want of some tier, has no room.
+  std::vector<WriteCommand> Poll(TierSet demand, bool room_wanted, TimeNs now);
   // When Poll may have more to say without an event.
   TimeNs NextDeadline() const { return next_deadline_; }
 
@@ -127,7 +128,7 @@ class WriteQueue {
   // Counts the chunk as parked while it has a copy and waits for tiers out of service alone.
   void Park(Chunk& chunk);
   void StartWrites(WriteTier& tier, bool demand, TimeNs now);
-  void DropSecondCopies(WriteTier& tier, bool stores_wait, TimeNs now);
+  void DropSecondCopies(WriteTier& tier, bool room_wanted, TimeNs now);
 
   const WriteQueueOptions options_;
   double replicated_;

@@ -230,5 +230,40 @@ TEST_F(OneCopyTest, ATierWhoseWritesHangHoldsNoStoreUp) {
   EXPECT_EQ(Get(Keys(1, 16)).leading_valid, 16u);
 }
 
+TEST(FullPoolTest, SecondCopiesMakeRoomForReadsThatHaveNone) {
+  EngineRig rig([](EngineOptions& options) {
+    options.pool_reserved_bytes = EngineRig::kSegmentBytes;
+    options.router.hedge_after = 20 * kMillisecond;
+    options.writes.max_defer = 0;
+    for (auto& lane : options.writes.lanes) lane.window_bytes = 512 * kKiB;
+  });
+  const auto sink = std::make_shared<RecordingSink>();
+  const SessionId session = rig.Open(sink);
+  uint64_t op = 0;
+  const auto put = [&](const std::vector<uint64_t>& keys) {
+    rig.Fill(session, keys);
+    Store store = rig.StoreOf(++op, keys);
+    store.want_durable = true;
+    rig.Send(session, *sink, std::move(store));
+    EXPECT_TRUE(sink->Wait<Quiesced>(op).status.ok());
+  };
+  const auto wanted = Keys(201, 16);
+  put(wanted);
+  rig.WaitUntil([&] { return rig.stats().staged_bytes.Get() == 0; }, "all is written");
+  // All that writes may use waits for the second tier.
+  rig.tier(1).GateWrites(true);
+  put(Keys(2, 63));
+  put(Keys(65, 64));
+  // A few reads take what is left, and hang.
+  for (size_t t = 0; t < 2; ++t) rig.tier(t).GateReads(true);
+  rig.Poison(session);
+  rig.Send(session, *sink, rig.StepOf(++op, wanted));
+  rig.WaitUntil([&] { return rig.stats().tiers[1].writes_dropped.Get() > 0; }, "there is room");
+  for (size_t t = 0; t < 2; ++t) rig.tier(t).GateReads(false);
+  EXPECT_EQ(sink->Wait<RequestDone>(op).leading_valid, 16u);
+  EXPECT_TRUE(rig.Holds(session, wanted));
+  rig.tier(1).GateWrites(false);
+}
+
 }  // namespace
 }  // namespace kvstream::engine

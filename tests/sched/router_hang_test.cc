@@ -122,6 +122,32 @@ TEST_F(RouterHangTest, TwoTiersWithALostReadEachSaveEachOther) {
   EXPECT_THAT(Outcome(1), ElementsAre(kOk, kOk));
 }
 
+TEST_F(RouterHangTest, ATierThatHasNothingAndFindsNoSlotSaysThatItStarves) {
+  Start(Options(), 4 * kSegment);
+  std::vector<Slot> others;
+  for (int i = 0; i < 3; ++i) others.push_back(*slots_->AllocateRead(kSegment));
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(2))}));
+  ASSERT_THAT(ReadsOf(kFast), SizeIs(1));
+  EXPECT_FALSE(router_->starved()) << "its read will make room";
+  Admit(BatchOf(2, {ItemOn(2, Tiers({1}), Shape(1))}));
+  EXPECT_THAT(ReadsOf(kSlow), IsEmpty());
+  EXPECT_TRUE(router_->starved());
+  for (const Slot& slot : others) slots_->Free(slot);
+  router_->OnSlotsFreed(now_);
+  Collect();
+  EXPECT_THAT(ReadsOf(kSlow), SizeIs(1));
+  EXPECT_FALSE(router_->starved());
+}
+
+TEST_F(RouterHangTest, ATierWhoseOnlyReadIsLostStarvesToo) {
+  Start(Options(), kSegment);
+  Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(1))}));
+  Admit(BatchOf(2, {ItemOn(2, Tiers({0}), Shape(1))}));
+  EXPECT_FALSE(router_->starved());
+  Pass(10 * kSecond);
+  EXPECT_TRUE(router_->starved());
+}
+
 // A wake is a turn of the loop: a read that hangs for an hour must not cost thousands of them.
 TEST_F(RouterHangTest, AReadThatHangsIsLookedAtEverMoreSeldom) {
   Admit(BatchOf(1, {ItemOn(1, Tiers({0}), Shape(1))}));

@@ -33,9 +33,9 @@ struct Polled {
   std::vector<std::pair<uint64_t, uint32_t>> finished;  // With the tiers written, as bits.
 };
 
-Polled Poll(WriteQueue& queue, TierSet demand, bool stores_wait, TimeNs now) {
+Polled Poll(WriteQueue& queue, TierSet demand, bool room_wanted, TimeNs now) {
   Polled polled;
-  for (const WriteCommand& command : queue.Poll(demand, stores_wait, now)) {
+  for (const WriteCommand& command : queue.Poll(demand, room_wanted, now)) {
     if (const auto* start = std::get_if<StartWrite>(&command)) {
       polled.started.emplace_back(start->chunk.value, start->tier.value);
     } else if (const auto* drop = std::get_if<CopyDropped>(&command)) {
@@ -336,8 +336,8 @@ class WriteQueueWorld {
     (ok ? written_ : failed_)[chunk] |= 1u << tier;
     queue_.OnWritten(StagedId{chunk}, TierId{tier}, ok, now_);
   }
-  void PollNow(TierSet demand, bool stores_wait) {
-    const Polled polled = Poll(queue_, demand, stores_wait, now_);
+  void PollNow(TierSet demand, bool room_wanted) {
+    const Polled polled = Poll(queue_, demand, room_wanted, now_);
     for (const auto& start : polled.started) {
       EXPECT_FALSE(out_.Has(TierId{start.second}));
       EXPECT_EQ((written_[start.first] | failed_[start.first]) & 1u << start.second, 0u);
