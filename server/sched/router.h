@@ -257,7 +257,7 @@ class Router {
   std::deque<Read> reads_;
   std::vector<uint32_t> free_reads_;
 
-  bool starved_ = false;              // As of the last claims.
+  bool starved_ = false;        // As of the last claims.
   std::vector<Ticket> recopy_;  // Reads whose slot late-comers want, until the event's end.
   std::deque<ItemRef> staged_waiting_;
   uint32_t staged_copies_ = 0;

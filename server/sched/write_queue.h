@@ -11,9 +11,9 @@
 // failed to write it.
 //
 // Second copies are dropped, never first ones: when a tier's backlog is full; when stores or reads
-// find no room and the copy is older than max_defer, or its tier is out of service, a window of them
-// at a time; and for a stop, when their tier is out of service. A slow tier loses copies; it does not
-// hold the pool.
+// find no room and the copy is older than max_defer, or its tier is out of service, a window of
+// them at a time; and for a stop, when their tier is out of service. A slow tier loses copies; it
+// does not hold the pool.
 //
 // Thread rule: one thread.
 #pragma once

@@ -83,11 +83,13 @@ TEST(ConfigFilesTest, FullFileLoads) {
   EXPECT_EQ(options->tiers.size(), 2u);
 }
 
-// But where a file system is mounted: no value of that suits a node that tries the file.
+// But where a file system is mounted, and how much of it may be used: no value of these suits every
+// node that tries the file.
 TEST(ConfigFilesTest, FullFileSetsEveryField) {
   std::vector<std::string> unset;
   CollectUnset(ReadMessage("kvstream.textproto"), "", &unset);
-  EXPECT_THAT(unset, testing::ElementsAre("tiers[0].mount_point", "tiers[1].mount_point"));
+  EXPECT_THAT(unset, testing::ElementsAre("tiers[0].mount_point", "tiers[0].capacity_mib",
+                                          "tiers[1].mount_point", "tiers[1].capacity_mib"));
 }
 
 TEST(ConfigFilesTest, FullFileShowsTheDefaultsExceptThatThePfsIsShared) {

@@ -34,6 +34,8 @@ class Node:
             f'sockets {{ grpc: "{self.socket}" }}\n'
             f'tiers {{ name: "nvme" root: "{self.folder}/nvme" }}\n'
             f'tiers {{ name: "pfs" root: "{self.folder}/pfs" }}\n'
+            # What is read is read from a tier.
+            'cache { policy: NONE }\n'
             'pool { mib: 64 } limits { segment_kib: 1024 segment_kib_max: 4096 }\n'
             'metrics { listen: "127.0.0.1:0" } logging { level: "error" }\n')
         self.process = None
