@@ -34,13 +34,12 @@ bool KeptSegments::GiveUpOne(sched::Arena arena) {
   const auto fits = [&](const std::optional<sched::Slot>& slot) {
     return slot.has_value() && (arena == sched::Arena::kAny || slots_->IsShared(*slot));
   };
-  for (auto it = order_.rbegin(); it != order_.rend(); ++it) {
-    Content& kept = contents_.at(*it);
-    if (std::ranges::none_of(kept.slots, fits)) continue;
-    FreeSlots(kept);
-    return true;
-  }
-  return false;
+  const auto last = std::find_if(order_.rbegin(), order_.rend(), [&](const ContentId& content) {
+    return std::ranges::any_of(contents_.at(content).slots, fits);
+  });
+  if (last == order_.rend()) return false;
+  FreeSlots(contents_.at(*last));
+  return true;
 }
 
 void KeptSegments::FreeSlots(Content& content) {

@@ -1,5 +1,7 @@
 #include "server/store/prefix_order.h"
 
+#include <algorithm>
+
 #include "server/base/check.h"
 
 namespace kvstream::store {
@@ -82,16 +84,18 @@ void PrefixOrder::Touch(Set set, uint32_t now, bool force) {
        at = sets_[at].before) {
     path_.push_back(at);
   }
-  for (auto at = path_.rbegin(); at != path_.rend(); ++at) {
-    sets_[*at].touched = now;
-    PlaceAnew(*at);
+  std::ranges::reverse(path_);
+  for (const Set at : path_) {
+    sets_[at].touched = now;
+    PlaceAnew(at);
   }
 }
 
 void PrefixOrder::MakeYoung(Set set) {
   path_.clear();
   for (Set at = set; at != kNone; at = sets_[at].before) path_.push_back(at);
-  for (auto at = path_.rbegin(); at != path_.rend(); ++at) PlaceAnew(*at);
+  std::ranges::reverse(path_);
+  for (const Set at : path_) PlaceAnew(at);
 }
 
 // Just behind the nearest of those before it; the first of a prefix is the youngest.
@@ -156,8 +160,9 @@ bool PrefixOrder::IsCutOff(Set set, uint16_t round) {
     path_.push_back(end);
   }
   bool cut_off = end != kNone && (sets_[end].looked_at % 2 == 1 || sets_[end].members == 0);
-  for (auto at = path_.rbegin(); at != path_.rend(); ++at) {
-    Record& record = sets_[*at];
+  std::ranges::reverse(path_);
+  for (const Set at : path_) {
+    Record& record = sets_[at];
     record.looked_at = static_cast<uint16_t>(2 * round + (cut_off ? 1 : 0));
     cut_off = cut_off || record.members == 0;
   }
