@@ -214,7 +214,7 @@ void Storage::Pump() {
     for (uint32_t t = 0; t < tiers_.size(); ++t) {
       if (router_.HasDemand(TierId{t})) demand.Add(TierId{t});
     }
-    const auto writes = writes_.Poll(demand, /*stores_wait=*/false, events_->now());
+    const auto writes = writes_.Poll(demand, /*room_wanted=*/false, events_->now());
     more = more || !writes.empty();
     for (const sched::WriteCommand& write : writes) Execute(write);
   }

@@ -21,13 +21,24 @@ Evictor::Evictor(const Parts& parts, std::vector<CapacityOptions> capacities) : 
 
 bool Evictor::MakeRoom(TierId tier, uint64_t bytes, absl::AnyInvocable<void()> done, TimeNs now) {
   Keep& keep = keeps_[tier.value];
-  if (keep.unlinks == 0 && !GiveUp(tier)) {
+  if (keep.unlinks == 0 && !GiveUp(tier, now)) {
     NoteStuck(tier, now);
     return false;
   }
   keep.waiters.push_back({bytes, std::move(done)});
   GiveUpWhatIsDue(tier, now);
   return true;
+}
+
+Evictor::Room Evictor::RoomOf(TierId tier, TimeNs now) {
+  Keep& keep = keeps_[tier.value];
+  keep.wake_at = kNever;
+  const uint64_t max = keep.capacity.bytes_max;
+  if (max == 0) return {};
+  const uint64_t used = parts_.index->tier_usage(tier).bytes + keep.unlinking;
+  const bool more_comes = keep.unlinks > 0 && now < keep.unlinked_at + kStuckFor;
+  if (more_comes) keep.wake_at = keep.unlinked_at + kStuckFor;
+  return {max - std::min(max, used), more_comes};
 }
 
 void Evictor::OnMeasured(const tier::Completion& completion, TimeNs now) {
@@ -101,6 +112,7 @@ TimeNs Evictor::NextDeadline() const {
   TimeNs next = kNever;
   for (const Keep& keep : keeps_) {
     if (!keep.measuring) next = std::min(next, keep.measure_at);
+    next = std::min(next, keep.wake_at);
     const bool looks_again = keep.over_limit && keep.stuck_until > 0 && keep.unlinks == 0;
     if (looks_again) next = std::min(next, keep.stuck_until);
   }
@@ -124,7 +136,7 @@ bool Evictor::MustGiveUp(TierId tier, TimeNs now) {
 void Evictor::GiveUpWhatIsDue(TierId tier, TimeNs now) {
   Keep& keep = keeps_[tier.value];
   while (keep.unlinks < kUnlinksMax && MustGiveUp(tier, now)) {
-    if (GiveUp(tier)) continue;
+    if (GiveUp(tier, now)) continue;
     // What is being unlinked is the last that there was, and may do.
     if (keep.unlinks == 0) NoteStuck(tier, now);
     return;
@@ -143,10 +155,11 @@ void Evictor::NoteStuck(TierId tier, TimeNs now) {
   for (Waiter& waiter : std::exchange(keep.waiters, {})) waiter.done();
 }
 
-bool Evictor::GiveUp(TierId tier) {
+bool Evictor::GiveUp(TierId tier, TimeNs now) {
   Keep& keep = keeps_[tier.value];
   const std::vector<store::EvictedFile> files = parts_.index->Evict(tier);
   TierEngineStats& stats = parts_.stats->tiers[tier.value];
+  if (keep.unlinks == 0) keep.unlinked_at = now;
   for (const store::EvictedFile& file : files) {
     keep.unlinks += 1;
     keep.unlinking += file.bytes;
@@ -155,8 +168,8 @@ bool Evictor::GiveUp(TierId tier) {
     stats.files_evicted.Add();
     stats.bytes_evicted.Add(file.bytes);
     parts_.asides->GiveUp(tier, store::ChunkPath(file.name_space, file.key), file.key,
-                          [this, tier, bytes = file.bytes](bool unlinked, TimeNs now) {
-                            OnUnlinked(tier, bytes, unlinked, now);
+                          [this, tier, bytes = file.bytes](bool unlinked, TimeNs then) {
+                            OnUnlinked(tier, bytes, unlinked, then);
                           });
   }
   if (!files.empty()) keep.stuck_until = 0;
@@ -167,6 +180,7 @@ void Evictor::OnUnlinked(TierId tier, uint64_t bytes, bool unlinked, TimeNs now)
   Keep& keep = keeps_[tier.value];
   keep.unlinks -= 1;
   keep.unlinking -= bytes;
+  keep.unlinked_at = now;
   if (!unlinked) return NoteStuck(tier, now);
   keep.unlinked_since += bytes;
   // Whoever waits longest is served first.

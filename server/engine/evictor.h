@@ -43,6 +43,16 @@ class Evictor {
   // or no more can be. False: there is nothing to give up.
   bool MakeRoom(TierId tier, uint64_t bytes, absl::AnyInvocable<void()> done, TimeNs now);
 
+  // What writes to the tier may take of its capacity, and whether more comes soon by what is being
+  // unlinked: it does not once that has stood still for a second.
+  struct Room {
+    uint64_t bytes = UINT64_MAX;
+    bool more_comes = false;
+  };
+  Room RoomOf(TierId tier, TimeNs now);
+  // tier::TierStats::remounts of the file system whose files the index has.
+  uint64_t MountOf(TierId tier) const { return keeps_[tier.value].mount; }
+
   void OnMeasured(const tier::Completion& completion, TimeNs now);
   // Gives up what is due, measures, and forgets what was on a file system that is no longer a
   // tier's.
@@ -73,6 +83,8 @@ class Evictor {
     bool over_limit = false;  // Until it is well below.
     uint32_t unlinks = 0;     // Under way, and their bytes.
     uint64_t unlinking = 0;
+    TimeNs unlinked_at = 0;   // The last one, or when the first of them began.
+    TimeNs wake_at = kNever;  // Writes wait for room until then.
     // What has to go for the floor, as measured last.
     uint64_t floor_bytes_left = 0;
     uint64_t floor_files_left = 0;
@@ -96,7 +108,7 @@ class Evictor {
   bool MustGiveUp(TierId tier, TimeNs now);
   void NoteStuck(TierId tier, TimeNs now);
   // False: nothing may go.
-  bool GiveUp(TierId tier);
+  bool GiveUp(TierId tier, TimeNs now);
   void OnUnlinked(TierId tier, uint64_t bytes, bool unlinked, TimeNs now);
   void GiveUpWhatIsDue(TierId tier, TimeNs now);
 

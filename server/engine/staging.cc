@@ -90,6 +90,10 @@ void Staging::Pump(TierSet demand, bool room_wanted, TimeNs now) {
   for (const auto& [id, tier] : std::exchange(not_written_, {})) {
     queue_.OnWritten(id, tier, false, now);
   }
+  for (uint32_t t = 0; parts_.evictor != nullptr && t < parts_.tiers.size(); ++t) {
+    const Evictor::Room room = parts_.evictor->RoomOf(TierId{t}, now);
+    queue_.SetRoom(TierId{t}, room.bytes, room.more_comes);
+  }
   // What is handled at once may leave more to say.
   for (auto commands = queue_.Poll(demand, room_wanted, now); !commands.empty();
        commands = queue_.Poll(demand, room_wanted, now)) {

@@ -150,6 +150,11 @@ void WriteQueue::SetTierInService(TierId tier, bool in_service) {
   }
 }
 
+void WriteQueue::SetRoom(TierId tier, uint64_t bytes, bool more_comes) {
+  tiers_[tier.value].room = bytes;
+  tiers_[tier.value].more_room_comes = more_comes;
+}
+
 std::vector<WriteCommand> WriteQueue::Poll(TierSet demand, bool room_wanted, TimeNs now) {
   next_deadline_ = kNever;
   for (WriteTier& tier : tiers_) {
@@ -171,6 +176,9 @@ void WriteQueue::StartWrites(WriteTier& tier, bool demand, TimeNs now) {
       return;
     }
     if (!tier.lane.HasRoom(chunk.bytes)) return;
+    const uint64_t in_flight = tier.lane.in_flight();
+    const bool fits = in_flight <= tier.room && chunk.bytes <= tier.room - in_flight;
+    if (!fits && (in_flight > 0 || tier.more_room_comes)) return;
     Forgive(head, chunk, id);
     chunk.writing.Add(id);
     tier.lane.Began(chunk.bytes, now);

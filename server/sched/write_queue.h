@@ -6,9 +6,9 @@
 // forward pass has begun. The first copy goes to the key's home tier; where every owed write
 // failed, the other tiers are tried before the chunk is given up.
 //
-// A tier out of service starts no writes. First copies go to a tier in service, and wait when there
-// is none; second copies that it is owed wait for it. A chunk is given up only once every tier has
-// failed to write it.
+// A tier takes no more than it has room for. One out of service starts no writes. First copies go
+// to a tier in service, and wait when there is none; second copies that it is owed wait for it. A
+// chunk is given up only once every tier has failed to write it.
 //
 // Second copies are dropped, never first ones: when a tier's backlog is full; when stores or reads
 // find no room and the copy is older than max_defer, or its tier is out of service, a window of
@@ -85,6 +85,10 @@ class WriteQueue {
   // Idempotent. Writes that run go on, and their ends count.
   void SetTierInService(TierId tier, bool in_service);
 
+  // What the tier may take until this is called again: `bytes` of writes in flight, and where that
+  // is not enough for one, it waits if `more_comes`, and else goes alone.
+  void SetRoom(TierId tier, uint64_t bytes, bool more_comes);
+
   // Commands due now. `demand`: tiers that reads want. `room_wanted`: some store, or all that
   // reads want of some tier, has no room.
   std::vector<WriteCommand> Poll(TierSet demand, bool room_wanted, TimeNs now);
@@ -114,6 +118,8 @@ class WriteQueue {
     uint64_t backlog = 0;
     uint64_t second_copies = 0;  // How many of what is owed may be dropped.
     std::set<StagedId> owed;
+    uint64_t room = UINT64_MAX;
+    bool more_room_comes = false;
   };
 
   TierSet InService() const;

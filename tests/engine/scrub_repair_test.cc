@@ -144,7 +144,7 @@ TEST(ScrubRepairTest, AStopInTheMiddleLosesNoFile) {
 }
 
 TEST(ScrubRepairTest, AFileThatIsNotSetAsideInTimeEndsTheScrubOfItsTierAlone) {
-  ScrubRig rig(2, {.bytes_per_second = kGiB, .patience = kSecond});
+  ScrubRig rig(2, {.bytes_per_second = kGiB, .patience = 3 * kSecond});
   MakeDamaged(rig, 1);
   rig.tier(0).Hold(true);
   const auto sink = rig.Begin(kBoth);
