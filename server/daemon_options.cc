@@ -87,6 +87,8 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
   engine.direct_bytes_min = {options.gpu.direct_bytes_min, options.gpu.direct_store_bytes_min};
   engine.landing_ack = options.gpu.landing_ack;
   engine.scrub = {options.scrub_bytes_per_second, options.scrub_every};
+  engine.restart = engine::RestartOptions{.snapshot_every = options.snapshot_every,
+                                          .temporaries_grace = options.temporaries_grace};
   engine.router.hedge_after = options.hedge_after;
   engine.router.policy = PolicyOptionsOf(options.routing, open);
   engine.writes.replicate_all = options.replicate_all;

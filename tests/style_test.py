@@ -66,6 +66,8 @@ WALL_CLOCK_READERS = {
     "server/rpc/session_stream.cc": "as above, of an alarm",
     "server/rpc/status_watches.cc": "as above, of an alarm",
     "server/engine/scrubber.cc": "a time of the calendar for operators; nothing waits by it",
+    "server/engine/restore_run.cc": "ages of files, which outlive the machine's start",
+    "server/engine/snapshotter.cc": "the same, of a snapshot",
     "client/admin.cc": "as above, of a call",
     "client/client.cc": "as above, of calls",
     "client/replay/replay.cc": "a tool that runs while somebody looks at it",

@@ -22,7 +22,7 @@ void PrintTiers(const v1::Status& status) {
                                                     "WRITE RATE", "IN FLIGHT", "WINDOW", "BACKLOG",
                                                     "QUARANTINED"}};
   std::vector<std::vector<std::string>> room = {
-      {"TIER", "CHUNK FILES", "BYTES", "GIVEN UP", "BYTES", "FREE", "OF"}};
+      {"TIER", "CHUNK FILES", "BYTES", "GIVEN UP", "BYTES", "FREE", "OF", "LOOKED THROUGH"}};
   std::vector<std::vector<std::string>> faults = {
       {"TIER", "READ ERRORS", "WRITE ERRORS", "CORRUPT READS", "WRITES DROPPED"}};
   for (const v1::TierStatus& tier : status.tiers()) {
@@ -38,7 +38,8 @@ void PrintTiers(const v1::Status& status) {
     room.push_back({tier.name(), FormatCount(tier.chunk_files()), FormatBytes(tier.chunk_bytes()),
                     FormatCount(tier.files_evicted()), FormatBytes(tier.bytes_evicted()),
                     measured ? FormatBytes(tier.space_free_bytes()) : "-",
-                    measured ? FormatBytes(tier.space_bytes()) : "-"});
+                    measured ? FormatBytes(tier.space_bytes()) : "-",
+                    tier.restoring() ? "not yet" : "yes"});
     faults.push_back({tier.name(), FormatCount(tier.read_errors()),
                       FormatCount(tier.write_errors()), FormatCount(tier.corrupt_reads()),
                       FormatCount(tier.writes_dropped())});

@@ -140,6 +140,15 @@ void ConvertScrub(const v1::Scrub& in, Problems& problems, Options& out) {
   out.scrub_every = Milliseconds(hours * kHourMs);
 }
 
+void ConvertRestart(const v1::Restart& in, Problems& problems, Options& out) {
+  constexpr uint64_t kMinuteMs = 60000;
+  out.snapshot_every = Milliseconds(
+      kMinuteMs * problems.InRange("restart.snapshot_minutes", in.snapshot_minutes(), {0, 1440}));
+  out.temporaries_grace =
+      Milliseconds(kMinuteMs * problems.InRange("restart.temporaries_minutes",
+                                                in.temporaries_minutes(), {0, 10080}));
+}
+
 Policy PolicyOf(v1::Routing::Policy policy) {
   switch (policy) {
     case v1::Routing::REQUEST_AT_A_TIME:
@@ -278,6 +287,7 @@ absl::StatusOr<Options> ParseConfig(std::string_view text, std::string_view sour
   ConvertGpu(in.gpu(), problems, out);
   ConvertReadsAndWrites(in, problems, out);
   ConvertScrub(in.scrub(), problems, out);
+  ConvertRestart(in.restart(), problems, out);
   ConvertRouting(in.routing(), problems, out);
   ConvertSegments(in.limits(), problems, out);
   ConvertLimits(in.limits(), problems, out);

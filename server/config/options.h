@@ -100,6 +100,10 @@ struct Options {
   // 0: only when asked.
   TimeNs scrub_every = 0;
 
+  // 0: only at a stop.
+  TimeNs snapshot_every = 0;
+  TimeNs temporaries_grace = 0;
+
   uint64_t segment_bytes_default = 0;
   uint64_t segment_bytes_max = 0;
   uint64_t lookup_keys_max = 0;

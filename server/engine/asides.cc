@@ -27,12 +27,22 @@ void Asides::GiveUp(TierId tier, const std::string& path, const KeyDigest& key, 
 std::pair<Ticket, Asides::Aside*> Asides::Begin(TierId tier, const std::string& path,
                                                 const KeyDigest& key) {
   watcher_(tier, path);
+  if (changed_[tier.value].has_value()) changed_[tier.value]->insert(key);
   const Ticket ticket{next_ticket_++};
   Aside& aside = running_[ticket];
   aside.tier = tier;
   aside.key = key;
   aside.path = std::make_unique<const std::string>(path);
   return {ticket, &aside};
+}
+
+void Asides::NoteChanges(TierId tier, bool on) {
+  changed_[tier.value].reset();
+  if (!on) return;
+  changed_[tier.value].emplace();
+  for (const auto& [ticket, aside] : running_) {
+    if (aside.tier == tier) changed_[tier.value]->insert(aside.key);
+  }
 }
 
 bool Asides::WhenDone(TierId tier, const std::string& path, absl::AnyInvocable<void()> done) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,17 @@ class Asides {
   void OnCompletion(const tier::Completion& completion, TimeNs now);
   bool empty() const { return running_.empty(); }
 
+  // From now on, or no longer, notes which names of a tier change hands, in order to tell what was
+  // seen before from what is there: a file leaves one here, or is published. Each time it begins
+  // anew.
+  void NoteChanges(TierId tier, bool on);
+  void NotePublished(TierId tier, const KeyDigest& key) {
+    if (changed_[tier.value].has_value()) changed_[tier.value]->insert(key);
+  }
+  bool HasChanged(TierId tier, const KeyDigest& key) const {
+    return changed_[tier.value].has_value() && changed_[tier.value]->contains(key);
+  }
+
   // A file that is known to be damaged and has its name all the same, until it is set aside or is
   // trusted again: a store that meets it shall replace it, however sound its header looks.
   void Suspect(TierId tier, const KeyDigest& key) { suspects_.emplace(tier, key); }
@@ -70,6 +82,7 @@ class Asides {
   std::function<void(TierId, const std::string&)> watcher_ = [](TierId, const std::string&) {};
   absl::flat_hash_map<Ticket, Aside> running_;
   absl::flat_hash_set<std::pair<TierId, KeyDigest>> suspects_;
+  std::array<std::optional<absl::flat_hash_set<KeyDigest>>, kTiersMax> changed_;
   uint64_t next_ticket_ = 1;
   std::array<QuietPeriod, kTiersMax> failure_quiet_;
   std::array<QuietPeriod, kTiersMax> eviction_quiet_;

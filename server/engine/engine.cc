@@ -92,8 +92,10 @@ bool Engine::Stop(TimeNs deadline) {
   stopping_ = true;
   mailbox_.Wake();
   thread_.join();
-  // It speaks to the loop, which hears no more.
+  // They speak to the loop, which hears no more.
   state_->scrubber.Stop(Now() + kScrubStop);
+  state_->restorer.Stop(Now() + kScrubStop);
+  state_->snapshotter.WriteAll(Now());
   // What is still copied to clients ends here, before their handoff connections can close.
   state_->copies.Stop();
   const bool clean = gpus_->Stop(deadline);
@@ -116,7 +118,8 @@ TimeNs Engine::NextDeadline() const {
   return std::min({s.reads.router().NextDeadline(), s.staging.NextDeadline(),
                    s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline(),
                    s.device.NextDeadline(), s.keeper.NextDeadline(), s.scrubber.NextDeadline(),
-                   s.evictor.NextDeadline()});
+                   s.evictor.NextDeadline(), s.restorer.NextDeadline(),
+                   draining_ ? kNever : s.snapshotter.NextDeadline()});
 }
 
 void Engine::Turn(Letters* letters, TimeNs now) {
@@ -193,6 +196,8 @@ void Engine::FinishTurn(TimeNs now) {
   s.keeper.Tick(now);
   s.scrubber.Tick(draining_, now);
   s.evictor.Tick(now);
+  s.restorer.Tick(now);  // After what forgets a file system that is gone.
+  if (!draining_) s.snapshotter.Tick(now);
   s.reads.router().Tick(now);
   s.reads.Pump(now);
   DeliverDeviceCopies(now);
@@ -246,6 +251,7 @@ void Engine::PublishStats(TimeNs now) {
   stats_.draining.Set(draining_ ? 1 : 0);
   s.keeper.PublishStats(now);
   s.evictor.PublishStats();
+  s.restorer.PublishStats();
   for (uint32_t t = 0; t < s.tiers.size(); ++t) {
     const TierId id{t};
     const sched::TierLane& lane = s.reads.router().lane(id);

@@ -45,6 +45,8 @@ struct EngineOptions {
   uint32_t missing_tiers = 0;
   sched::TierHealthOptions tier_health;
   ScrubOptions scrub;
+  // Nothing: tiers are taken for empty at a start, and no index snapshots are written.
+  std::optional<RestartOptions> restart;
   std::vector<CapacityOptions> capacities;  // By TierId.
   sched::RouterOptions router;
   sched::WriteQueueOptions writes;
@@ -108,6 +110,9 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(FileDamaged& event, TimeNs now);
   void On(FileRepaired& event, TimeNs now);
   void On(TierScrubbed& event, TimeNs now);
+  void On(SnapshotOpened& event, TimeNs now);
+  void On(FilesFound& event, TimeNs now);
+  void On(TierRestored& event, TimeNs now);
   void OnMessage(struct Session& session, ReadStep& step, TimeNs now);
   void OnMessage(struct Session& session, Store& store, TimeNs now);
   void OnMessage(struct Session& session, Refused& refused, TimeNs now);

@@ -103,6 +103,12 @@ void Engine::On(FileRepaired& event, TimeNs) { state_->scrubber.OnRepaired(event
 
 void Engine::On(TierScrubbed&, TimeNs) { state_->scrubber.OnTierScrubbed(); }
 
+void Engine::On(SnapshotOpened& event, TimeNs) { state_->restorer.OnOpened(event); }
+
+void Engine::On(FilesFound& event, TimeNs now) { state_->restorer.OnFound(event, now); }
+
+void Engine::On(TierRestored& event, TimeNs) { state_->restorer.OnRestored(event); }
+
 absl::Status Engine::MayBegin(const Session& session) const {
   if (draining_) return absl::UnavailableError("the daemon is draining");
   if (session.operations.size() >= options_.operations_per_session_max) {

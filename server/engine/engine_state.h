@@ -15,8 +15,10 @@
 #include "server/engine/lookups.h"
 #include "server/engine/read_ops.h"
 #include "server/engine/regions.h"
+#include "server/engine/restorer.h"
 #include "server/engine/scrubber.h"
 #include "server/engine/sessions.h"
+#include "server/engine/snapshotter.h"
 #include "server/engine/staging.h"
 #include "server/engine/store_ops.h"
 #include "server/sched/slot_allocator.h"
@@ -57,7 +59,10 @@ struct Engine::State {
         keeper({tiers, &reads, &staging, &engine->stats_, engine->options_.copy_threads > 0},
                engine->options_.tier_health),
         controls({tiers, &reads, &keeper, &engine->stats_}),
-        scrubber({tiers, &index, &asides, engine, &engine->stats_}, engine->options_.scrub) {
+        scrubber({tiers, &index, &asides, engine, &engine->stats_}, engine->options_.scrub),
+        restorer({tiers, &index, &asides, &evictor, engine, &engine->stats_},
+                 engine->options_.restart, engine->options_.capacities),
+        snapshotter({tiers, &index, &restorer, &engine->stats_}, engine->options_.restart) {
     slots.SetReclaim(
         [this](sched::Arena arena) { return staging.Evict(arena) || reads.GiveUpKept(arena); });
   }
@@ -80,6 +85,8 @@ struct Engine::State {
   TierKeeper keeper;
   Controls controls;
   Scrubber scrubber;
+  Restorer restorer;
+  Snapshotter snapshotter;
   std::vector<DeviceResult> device_results;  // Of DeliverDeviceCopies.
   uint64_t next_operation = 1;
   bool sessions_ended = false;

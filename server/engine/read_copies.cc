@@ -214,8 +214,10 @@ void ReadOps::Execute(const sched::CopyStaged& command) {
   const StagedChunk* const found = parts_.staging->FindId(item.staged);
   if (found == nullptr) {
     // It has made room meanwhile. What there is now is kept for it, if the pool has it.
+    const auto& plan = plans_.at(item.contents.front());
+    const auto [name_space, shape] = std::pair(plan.name_space, plan.shape);
     LetGo(item);
-    return router_.OnStagedGone(ref, PlanSources(&item, /*pin=*/true), now_);
+    return router_.OnStagedGone(ref, PlanSources(&item, name_space, shape, /*pin=*/true), now_);
   }
   const StagedChunk& chunk = *found;
   parts_.staging->Pin(item.staged);

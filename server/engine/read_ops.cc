@@ -107,13 +107,15 @@ sched::Item ReadOps::PlanItem(const ReadRequest& request, const ReadChunk& chunk
   sched::Item item;
   item.shape = {request.name_space->spec.groups[chunk.group].chunk_bytes,
                 request.name_space->spec.segment_bytes};
-  item.sources = PlanSources(place, /*pin=*/false);
+  item.sources = PlanSources(place, request.name_space->id, item.shape, /*pin=*/false);
   return item;
 }
 
 // What the place's chunk may be read from now.
-sched::Sources ReadOps::PlanSources(ItemPlace* place, bool pin) {
+sched::Sources ReadOps::PlanSources(ItemPlace* place, const NamespaceId& name_space,
+                                    const ChunkShape& shape, bool pin) {
   sched::Sources sources;
+  parts_.index->WithdrawOthers(place->key, name_space, shape);
   const auto entry = parts_.index->Find(place->key);
   if (!entry) return sources;
   for (const store::ContentCopy& copy : entry->copies) {
@@ -121,6 +123,7 @@ sched::Sources ReadOps::PlanSources(ItemPlace* place, bool pin) {
     if (added) {
       plan->second.key = place->key;
       plan->second.path = store::ChunkPath(entry->name_space, place->key);
+      plan->second.name_space = entry->name_space;
       plan->second.shape = entry->shape;
       plan->second.checksums.assign(copy.checksums.begin(), copy.checksums.end());
     }

@@ -79,6 +79,7 @@ class ReadOps : private sched::SegmentKeeper {
   // One content being read: what its segments must be, and where they are.
   struct ContentPlan {
     KeyDigest key;
+    NamespaceId name_space;
     std::string path;
     ChunkShape shape;
     std::vector<uint64_t> checksums;
@@ -138,7 +139,8 @@ class ReadOps : private sched::SegmentKeeper {
   bool Keep(const ContentId& content, uint32_t segment, const sched::Slot& slot) override;
   absl::Status PlaceItems(Session& session, ReadStep* step, Operation* operation);
   sched::Item PlanItem(const ReadRequest& request, const ReadChunk& chunk, ItemPlace* place);
-  sched::Sources PlanSources(ItemPlace* place, bool pin);
+  sched::Sources PlanSources(ItemPlace* place, const NamespaceId& name_space,
+                             const ChunkShape& shape, bool pin);
   void LetGo(ItemPlace& place);
   // Where an item's bytes go; null once its operation has ended early.
   const Place* PlaceOf(const sched::ItemRef& ref) const;

@@ -14,7 +14,7 @@ namespace kvstream::engine {
 
 bool ScrubRun::Repair(const std::string& path, uint64_t bytes) {
   // No read shall find it, whatever becomes of it.
-  Post(FileDamaged{tier_, mount(), path, KeyOf(path), nullptr, nullptr});
+  Post(FileDamaged{tier_, mount(), path, store::KeyOfPath(path), nullptr, nullptr});
   std::string cause;
   bool may_be = false;
   const std::shared_ptr<Copying> copy = CopyFromOthers(path, &cause, &may_be);
@@ -48,7 +48,7 @@ bool ScrubRun::Repair(const std::string& path, uint64_t bytes) {
     return false;
   }
   const NamespaceId name_space = store::NamespaceOf(there.header);
-  Post(FileRepaired{tier_, mount(), KeyOf(path), name_space, std::move(there.header)});
+  Post(FileRepaired{tier_, mount(), store::KeyOfPath(path), name_space, std::move(there.header)});
   return true;
 }
 
@@ -145,7 +145,7 @@ bool ScrubRun::SetAside(const std::string& path, const std::shared_ptr<Copying>&
       return run != nullptr && copied != nullptr ? copied->publication.Link() : ECANCELED;
     };
   }
-  Post(FileDamaged{tier_, mount(), path, KeyOf(path), std::move(replace),
+  Post(FileDamaged{tier_, mount(), path, store::KeyOfPath(path), std::move(replace),
                    [run = shared_from_this()] {
                      MutexLock lock(&run->mu_);
                      run->set_aside_ = true;

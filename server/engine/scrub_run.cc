@@ -24,20 +24,8 @@ namespace {
 constexpr TimeNs kSayEvery = kSecond;
 // What a file or a folder costs at least, as bytes: opening many small ones is work, too.
 constexpr uint64_t kCostMin = 64 * kKiB;
-constexpr std::string_view kSuffix = ".kv";
 
 }  // namespace
-
-KeyDigest ScrubRun::KeyOf(std::string_view path) {
-  KeyDigest key;
-  const std::string_view hex =
-      path.substr(path.size() - kSuffix.size() - 2 * key.bytes.size(), 2 * key.bytes.size());
-  const auto value = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  for (size_t i = 0; i < key.bytes.size(); ++i) {
-    key.bytes[i] = static_cast<uint8_t>(value(hex[2 * i]) << 4 | value(hex[2 * i + 1]));
-  }
-  return key;
-}
 
 void ScrubRun::NameThread(const char* name) {
   pthread_setname_np(pthread_self(), name);
@@ -64,7 +52,7 @@ void ScrubRun::Run() {
   tier::WalkCounts counts;
   const absl::Status walked = tier::WalkChunks(
       tiers_[tier_.value].root.fd.get(), [this] { return Charge(kCostMin); },
-      [this](const std::string& path) { return Visit(path); }, &counts);
+      [this](const std::string& path) { return Visit(path); }, [](int, const char*) {}, &counts);
   Count(&ScrubProgress::foreign, nullptr, counts.foreign);
   Count(&ScrubProgress::unreadable, &TierEngineStats::scrub_unreadable, counts.unreadable);
   MutexLock lock(&mu_);
@@ -154,14 +142,14 @@ ScrubRun::Seen ScrubRun::Look(TierId in, const std::string& path, OnBlocks on_bl
     const Verdict verdict = errno == ENOENT ? Verdict::kMissing : Verdict::kUnreadable;
     return {verdict, {}, std::string("open: ") + std::strerror(errno)};
   }
-  auto read = store::ReadChunkFile(fd.get(), KeyOf(path), on_blocks);
+  auto read = store::ReadChunkFile(fd.get(), store::KeyOfPath(path), on_blocks);
   // What was read shall not stay in the page cache.
   if (!files.direct) (void)posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
   const std::string why(read.status().message());
   switch (read.status().code()) {
     case absl::StatusCode::kOk:
       // Whole, but where nobody looks for it: not ours to judge.
-      if (store::ChunkPath(store::NamespaceOf(*read), KeyOf(path)) != path) {
+      if (store::ChunkPath(store::NamespaceOf(*read), store::KeyOfPath(path)) != path) {
         return {Verdict::kForeign, {}, "it is of another namespace"};
       }
       return {Verdict::kWhole, *std::move(read), {}};

@@ -102,8 +102,6 @@ class ScrubRun : public std::enable_shared_from_this<ScrubRun> {
 
   // Of the scrubbed tier's file system.
   uint64_t mount() const { return tiers_[tier_.value].root.mount; }
-  // REQUIRES: a path of tier::WalkChunks.
-  static KeyDigest KeyOf(std::string_view path);
   static void NameThread(const char* name);
 
   // scrub_run.cc: the files of the tier, and when to go on.

@@ -81,6 +81,24 @@ struct TierEngineStats {
   Gauge evictions_in_vain;
   // Of chunk_bytes, what no prefix reaches: something before it is missing.
   Gauge cut_off_bytes;
+  // The files that were on it before this start are being looked for.
+  Gauge restoring;
+  // It has, or may have, more than it may since its limit was lowered.
+  Gauge settling;
+  // Files that were there before, found and taken into the index, and those that the index snapshot
+  // named and were not there.
+  Counter restored_files;
+  Counter restored_missing;
+  // Temporary files of daemons that are gone, removed.
+  Counter temporaries_removed;
+  // Files that the last index snapshot written names.
+  Gauge snapshot_files;
+  Counter snapshots_written;
+  // Index snapshots that were there and could not be used.
+  Counter snapshots_unusable;
+  // Those that could not be written; and whether it was so the last time.
+  Counter snapshot_failures;
+  Gauge snapshot_failing;
   // A scrub of it hangs in a system call, and was left behind.
   Gauge scrub_hung;
   // Damaged files that the last scrub has not made whole again.

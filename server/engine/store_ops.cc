@@ -88,13 +88,14 @@ StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, T
   // What only a tier out of service holds is stored anew: it is a miss for who reads it. So is what
   // only the cache has, which may let it go.
   const StagedChunk* const staged = parts_.staging->Find(chunk.key);
+  const ChunkShape shape{chunk.bytes, operation.name_space->spec.segment_bytes};
+  parts_.index->WithdrawOthers(chunk.key, operation.name_space->id, shape);
   const bool kept = (staged != nullptr && !staged->retained) ||
                     parts_.index->OnTiers(chunk.key, parts_.router->InService());
   if (kept || arriving_by_key_.contains(chunk.key)) {
     Existing(id, operation, index);
     return Admission::kDone;
   }
-  const ChunkShape shape{chunk.bytes, operation.name_space->spec.segment_bytes};
   if (!CanEverFit(shape)) {
     parts_.staging->WarnOfNoRoom(now);
     Release(id, operation, index, absl::StatusCode::kResourceExhausted, false);

@@ -4,6 +4,7 @@
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 
+#include <algorithm>
 #include <exception>
 #include <limits>
 #include <utility>
@@ -121,9 +122,10 @@ class Numbers final : public prometheus::Collectable {
 
     MetricFamily ready = GaugeFamily("kvstreamd_ready",
                                      "1 once every required tier has passed its probe, until a "
-                                     "drain, or while a GPU does not work.");
-    const bool serves =
-        source_.daemon->ready.Get() != 0 && source_.engine->draining.Get() == 0 && AllGpusWork();
+                                     "drain, or while a GPU does not work or a tier is being "
+                                     "brought within a limit that was lowered.");
+    const bool serves = source_.daemon->ready.Get() != 0 && source_.engine->draining.Get() == 0 &&
+                        AllGpusWork() && NoTierSettles();
     AddGauge(serves ? 1 : 0, {}, &ready);
     out->push_back(std::move(ready));
 
@@ -154,6 +156,11 @@ class Numbers final : public prometheus::Collectable {
 
   size_t gpus() const { return source_.gpus != nullptr ? source_.gpus->size() : 0; }
 
+  bool NoTierSettles() const {
+    return std::ranges::none_of(source_.tiers, [this](const auto& tier) {
+      return source_.engine->tiers[tier.id.value].settling.Get() != 0;
+    });
+  }
   bool AllGpusWork() const {
     for (size_t i = 0; i < gpus(); ++i) {
       const gpu::DeviceStats& stats = source_.gpus->stats(i);

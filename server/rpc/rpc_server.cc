@@ -64,6 +64,17 @@ void LogProtobuf(google::protobuf::LogLevel level, const char*, int, const std::
   spdlog::log(fatal ? spdlog::level::critical : spdlog::level::debug, "protobuf: {}", message);
 }
 
+// What keeps the daemon from being ready though all has started.
+std::vector<std::string> NotReady(const StatusSource& source) {
+  std::vector<std::string> faults = GpusOut(source.gpus);
+  for (size_t t = 0; t < source.tiers.size(); ++t) {
+    if (source.stats->tiers[t].settling.Get() == 0) continue;
+    faults.push_back("tier " + source.tiers[t].name +
+                     " has, or may have, more than its capacity, which was lowered");
+  }
+  return faults;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options,
@@ -78,7 +89,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options,
 RpcServer::RpcServer(RpcOptions options, const RpcParts& parts, UnixSocketPath socket)
     : options_(std::move(options)),
       socket_(std::move(socket)),
-      readiness_([this] { return GpusOut(options_.status.gpus); }),
+      readiness_([this] { return NotReady(options_.status); }),
       gate_(options_.facts.limits, parts.stats),
       kvcache_(options_.facts, parts.tokens, parts.namespaces, parts.poster, gate_, parts.stats),
       admin_(options_.facts, options_.status, readiness_, parts.namespaces, parts.poster, gate_) {}
@@ -111,8 +122,7 @@ absl::Status RpcServer::Listen() {
   server_->GetHealthCheckService()->SetServingStatus(kKvCacheName, false);
   readiness_.ShowOn(server_->GetHealthCheckService());
   SetReady(false, {"the daemon is starting"});
-  const gpu::Gpus* gpus = options_.status.gpus;
-  if (gpus != nullptr && gpus->size() != 0) health_ = std::thread([this] { KeepHealth(); });
+  health_ = std::thread([this] { KeepHealth(); });
   return socket_.Publish();
 }
 

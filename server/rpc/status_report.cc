@@ -83,6 +83,7 @@ void FillTierFromEngine(const engine::TierEngineStats& stats, v1::TierStatus* ou
   out->set_bytes_evicted(stats.bytes_evicted.Get());
   out->set_eviction_failures(stats.eviction_failures.Get());
   out->set_evictions_stuck(stats.evictions_stuck.Get());
+  out->set_restoring(stats.restoring.Get() != 0);
 }
 
 void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
@@ -191,6 +192,11 @@ void AddEngineConditions(const std::string& name, const engine::TierEngineStats&
     status->add_conditions(
         tier +
         ": damaged files that its last scrub found and could not repair: " + std::to_string(files));
+  }
+  if (stats.snapshot_failing.Get() != 0) {
+    status->add_conditions("the index snapshot of " + tier +
+                           " could not be written: a restart looks for its files by a walk, or not "
+                           "at all where it is shared");
   }
   if (stats.scrub_hung.Get() != 0) {
     status->add_conditions(tier + ": a scrub of it hangs and was left behind");

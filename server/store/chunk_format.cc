@@ -15,6 +15,7 @@ namespace {
 
 // Offsets into the header block; FORMAT.md has the table.
 constexpr std::string_view kMagic = "KVSTREAM";
+constexpr std::string_view kFileSuffix = ".kv";
 constexpr size_t kVersionAt = 8;
 constexpr size_t kSegmentsAt = 12;
 constexpr size_t kHeaderChecksumAt = 16;
@@ -59,21 +60,6 @@ bool IsEncodedKey(std::string_view key) {
          key.size() == kPrefixHashLengthAt + 1 + hash_bytes;
 }
 
-bool IsShapeOf(const ChunkShape& shape, size_t segments) {
-  return segments >= 1 && segments <= kSegmentsMax && shape.segment_bytes > 0 &&
-         shape.segment_bytes <= kSegmentBytesLimit &&
-         shape.segment_bytes % kPayloadAlignment == 0 &&
-         shape.payload_bytes <= shape.segment_bytes * segments &&
-         shape.payload_bytes > shape.segment_bytes * (segments - 1);
-}
-
-template <typename Tag>
-Digest128<Tag> LoadDigest(const std::byte* from) {
-  Digest128<Tag> digest;
-  std::memcpy(digest.bytes.data(), from, kDigestBytes);
-  return digest;
-}
-
 bool IsZero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
@@ -97,6 +83,14 @@ absl::Status DecodeKey(std::span<const std::byte> block, std::string* encoded_ke
 }
 
 }  // namespace
+
+bool IsShapeOf(const ChunkShape& shape, size_t segments) {
+  return segments >= 1 && segments <= kSegmentsMax && shape.segment_bytes > 0 &&
+         shape.segment_bytes <= kSegmentBytesLimit &&
+         shape.segment_bytes % kPayloadAlignment == 0 &&
+         shape.payload_bytes <= shape.segment_bytes * segments &&
+         shape.payload_bytes > shape.segment_bytes * (segments - 1);
+}
 
 uint64_t SegmentSeed(const KeyDigest& key, uint32_t segment) {
   std::byte bytes[kDigestBytes + sizeof segment];
@@ -217,7 +211,18 @@ std::string ChunkPath(const NamespaceId& name_space, const KeyDigest& key) {
   const std::string name = ToHex(key);
   std::string path = "v1/" + ToHex(name_space);
   path.append("/").append(name, 0, 2).append("/").append(name, 2, 2);
-  return path.append("/").append(name).append(".kv");
+  return path.append("/").append(name).append(kFileSuffix);
+}
+
+KeyDigest KeyOfPath(std::string_view path) {
+  KeyDigest key;
+  const std::string_view hex =
+      path.substr(path.size() - kFileSuffix.size() - 2 * key.bytes.size(), 2 * key.bytes.size());
+  const auto value = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  for (size_t i = 0; i < key.bytes.size(); ++i) {
+    key.bytes[i] = static_cast<uint8_t>(value(hex[2 * i]) << 4 | value(hex[2 * i + 1]));
+  }
+  return key;
 }
 
 }  // namespace kvstream::store

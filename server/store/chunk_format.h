@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -20,6 +21,9 @@ namespace kvstream::store {
 inline constexpr uint32_t kFormatVersion = 1;
 // What fits into the header block.
 inline constexpr uint32_t kSegmentsMax = 480;
+
+// Whether a chunk may have this shape, with so many segments.
+bool IsShapeOf(const ChunkShape& shape, size_t segments);
 
 // Checksum of one segment: XXH3-64 of its payload bytes (without padding), seeded with the key's
 // digest and the segment's number, so that right bytes in the wrong place fail.
@@ -64,6 +68,8 @@ absl::StatusOr<ChunkHeader> DecodeHeaderOf(const KeyDigest& key, std::span<const
 
 // "v1/<namespace hex>/<2 hex>/<2 hex>/<key digest hex>.kv", relative to a tier's root.
 std::string ChunkPath(const NamespaceId& name_space, const KeyDigest& key);
+// The key of a path that is named so.
+KeyDigest KeyOfPath(std::string_view path);
 
 // Reads a whole file and verifies header and every segment; not the padding, which nobody is ever
 // given. `on_blocks` gets what is read, before all of it is verified: whole blocks, aligned to

@@ -6,7 +6,6 @@
 #include "server/base/check.h"
 
 namespace kvstream::store {
-
 size_t ChunkIndex::KeyHash::operator()(const KeyDigest& key) const {
   size_t half = 0;  // A digest is already uniform.
   std::memcpy(&half, key.bytes.data(), sizeof half);
@@ -74,15 +73,49 @@ bool ChunkIndex::IsLeased(const KeyDigest& key) const {
 
 void ChunkIndex::AddReplica(const ChunkFacts& chunk, TierId tier, bool own) {
   KV_CHECK(tier.value < kTiersMax);
-  Record& record = records_[Add(chunk)];
-  if (!TierSet::FromBits(record.tiers).Has(tier)) {
-    if (++generation_ == 0) ++generation_;
-    record.generations[tier.value] = generation_;
-    record.tiers |= static_cast<uint8_t>(TierSet::Of(tier).bits());
-    if (own) NoteFile(record, tier, true);
-  }
+  Publish(Add(chunk), tier, own, /*oldest=*/false);
   RemoveWhere(chunk.key, TierSet::Of(tier), false,
               [&chunk](const Record& other) { return other.content != chunk.content; });
+}
+
+void ChunkIndex::Publish(Number number, TierId tier, bool own, bool oldest) {
+  Record& record = records_[number];
+  if (TierSet::FromBits(record.tiers).Has(tier)) return;
+  if (++generation_ == 0) ++generation_;
+  record.generations[tier.value] = generation_;
+  record.tiers |= static_cast<uint8_t>(TierSet::Of(tier).bits());
+  if (own) NoteFile(record, tier, true, oldest);
+}
+
+bool ChunkIndex::AddFound(const OwnFile& file, TierId tier, TimeNs now) {
+  KV_CHECK(tier.value < kTiersMax);
+  const ChunkFacts& chunk = file.chunk;
+  const Number first = First(chunk.key);
+  if (first != kNone) {
+    const Kind& kind = kinds_[records_[first].kind];
+    if (kind.name_space != chunk.name_space || kind.shape != chunk.shape) return false;
+    if (OnTiers(chunk.key, TierSet::Of(tier))) return false;
+  }
+  const Number number = Add(chunk);
+  const PrefixOrder::Set set = records_[number].set;
+  const uint32_t used = SecondsAt(now) - std::min(file.unused_seconds, kEpoch - 1);
+  const uint32_t known = order_.TouchedAt(set);
+  if (file.before.has_value()) order_.Follow(set, *file.before);
+  order_.SetTouchedAt(set, std::max(known, used));
+  // What comes after it in its prefix was used since, then: so it is as young.
+  const bool used_since = known > used + PrefixOrder::kTouchEvery;
+  Publish(number, tier, /*own=*/true, /*oldest=*/!used_since);
+  return true;
+}
+
+void ChunkIndex::WithdrawOthers(const KeyDigest& key, const NamespaceId& name_space,
+                                const ChunkShape& shape) {
+  const Number first = First(key);
+  if (first == kNone) return;
+  const Kind& kind = kinds_[records_[first].kind];
+  if (kind.name_space == name_space && kind.shape == shape) return;
+  RemoveWhere(key, TierSet::FromBits((1u << kTiersMax) - 1), /*staged=*/false,
+              [](const Record&) { return true; });
 }
 
 void ChunkIndex::AddStaged(const ChunkFacts& chunk) { records_[Add(chunk)].staged = true; }
@@ -90,6 +123,7 @@ void ChunkIndex::AddStaged(const ChunkFacts& chunk) { records_[Add(chunk)].stage
 // A record of it, which may say of no copy yet.
 ChunkIndex::Number ChunkIndex::Add(const ChunkFacts& chunk) {
   KV_CHECK(chunk.shape.segment_bytes > 0 && chunk.checksums.size() == chunk.shape.segments());
+  WithdrawOthers(chunk.key, chunk.name_space, chunk.shape);
   const Number first = First(chunk.key);
   if (first != kNone) {
     const Kind& kind = kinds_[records_[first].kind];
@@ -142,13 +176,13 @@ void ChunkIndex::LeaveSet(Number number) {
   order_.DropMember(record.set);
 }
 
-void ChunkIndex::NoteFile(Record& record, TierId tier, bool has) {
+void ChunkIndex::NoteFile(Record& record, TierId tier, bool has, bool oldest) {
   TierUsage& usage = tier_usage_[tier.value];
   record.own = static_cast<uint8_t>(has ? record.own | TierSet::Of(tier).bits()
                                         : record.own & ~TierSet::Of(tier).bits());
   const uint64_t bytes = kinds_[record.kind].shape.file_bytes();
   if (has) {
-    order_.AddFile(record.set, tier);
+    order_.AddFile(record.set, tier, oldest);
     usage.files += 1;
     usage.bytes += bytes;
   } else {
@@ -270,70 +304,6 @@ bool ChunkIndex::RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
   usage->second.chunks -= 1;
   usage->second.bytes -= kind.shape.payload_bytes;
   if (usage->second.chunks == 0) usage_.erase(usage);
-  return true;
-}
-
-bool ChunkIndex::Follow(const KeyDigest& key, SiblingsId before) {
-  const Number first = First(key);
-  return first != kNone && order_.Follow(records_[first].set, before);
-}
-
-bool ChunkIndex::Follow(const KeyDigest& key, const KeyDigest& before) {
-  const Number first = First(before);
-  return first != kNone && Follow(key, order_.IdOf(records_[first].set));
-}
-
-void ChunkIndex::Touch(const KeyDigest& key, TimeNs now, bool force) {
-  const Number first = First(key);
-  if (first == kNone) return;
-  order_.Touch(records_[first].set, static_cast<uint32_t>(now / kSecond) + 1, force);
-}
-
-bool ChunkIndex::AnyLeased(PrefixOrder::Set set) const {
-  for (Number number = first_of_set_[set]; number != kNone; number = records_[number].next_of_set) {
-    if (records_[number].leases > 0) return true;
-  }
-  return false;
-}
-
-std::vector<EvictedFile> ChunkIndex::Evict(TierId tier) {
-  std::vector<EvictedFile> evicted;
-  const PrefixOrder::Set set =
-      order_.Oldest(tier, [this](PrefixOrder::Set candidate) { return !AnyLeased(candidate); });
-  if (set == PrefixOrder::kNone) return evicted;
-  for (Number number = first_of_set_[set]; number != kNone; number = records_[number].next_of_set) {
-    const Record& record = records_[number];
-    if (!TierSet::FromBits(record.own).Has(tier)) continue;
-    const Kind& kind = kinds_[record.kind];
-    evicted.push_back({record.key, kind.name_space, kind.shape.file_bytes()});
-  }
-  for (const EvictedFile& file : evicted) RemoveReplicas(file.key, tier);
-  return evicted;
-}
-
-void ChunkIndex::ForgetTier(TierId tier) {
-  std::vector<KeyDigest> keys;
-  for (const Number number : by_key_) keys.push_back(records_[number].key);
-  for (const KeyDigest& key : keys) RemoveReplicas(key, tier);
-}
-
-bool ChunkIndex::SweepCutOff(size_t sets) {
-  for (; sets > 0 && sweep_ < order_.bound(); --sets, ++sweep_) {
-    if (!order_.HasMembers(sweep_) || !order_.IsCutOff(sweep_, sweep_round_)) continue;
-    for (Number number = first_of_set_[sweep_]; number != kNone;
-         number = records_[number].next_of_set) {
-      const Record& record = records_[number];
-      for (uint32_t t = 0; t < kTiersMax; ++t) {
-        if (!TierSet::FromBits(record.own).Has(TierId{t})) continue;
-        cut_off_[t] += kinds_[record.kind].shape.file_bytes();
-      }
-    }
-  }
-  if (sweep_ < order_.bound()) return false;
-  for (uint32_t t = 0; t < kTiersMax; ++t) tier_usage_[t].cut_off_bytes = cut_off_[t];
-  cut_off_ = {};
-  sweep_ = 0;
-  sweep_round_ = sweep_round_ == INT16_MAX ? 1 : static_cast<uint16_t>(sweep_round_ + 1);
   return true;
 }
 

@@ -59,6 +59,15 @@ struct ChunkFacts {
   std::span<const uint64_t> checksums;
 };
 
+// A file of our own on a tier, and its place in the order of use.
+struct OwnFile {
+  // Its checksums lie with whoever gave it.
+  ChunkFacts chunk;
+  // What comes right before it in its prefix, as far as that is known.
+  std::optional<SiblingsId> before;
+  uint32_t unused_seconds = 0;
+};
+
 // A file that a tier gives up.
 struct EvictedFile {
   KeyDigest key;
@@ -81,12 +90,20 @@ class ChunkIndex {
   bool IsLeased(const KeyDigest& key) const;
 
   // Adds a published replica, or the staged copy. A tier has one file of a key, so a replica takes
-  // the place of what the tier had of another content. REQUIRES: namespace and shape are those of
-  // the key's other copies, and one checksum for each segment: what a disk says is checked before.
-  // Of a key that is known the siblings are, too. `own`: the tier may give the file up, which
-  // counts for what it has.
+  // the place of what the tier had of another content. A client has said namespace and shape: files
+  // that were found with others are withdrawn. REQUIRES: one checksum for each segment. Of a key
+  // that is known the siblings are, too. `own`: the tier may give the file up, which counts for
+  // what it has.
   void AddReplica(const ChunkFacts& chunk, TierId tier, bool own = true);
   void AddStaged(const ChunkFacts& chunk);
+  // Adds a file of our own that was on the tier before us: older than all that is known there, so
+  // that the first one added is the youngest of them, unless it or what comes after it in its
+  // prefix was used since. False, and nothing happens, where the tier has
+  // a file of the key, or other copies have another namespace or shape.
+  bool AddFound(const OwnFile& file, TierId tier, TimeNs now);
+  // A client says that the key has this namespace and shape: files that were found with others are
+  // withdrawn.
+  void WithdrawOthers(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape);
 
   // Which publication of a content the tier's file is; 0: it has none. 2^16 later a number comes
   // again, which may cost a miss.
@@ -120,6 +137,11 @@ class ChunkIndex {
   };
   const TierUsage& tier_usage(TierId tier) const { return tier_usage_[tier.value]; }
 
+  // Goes through the tier's own files by so many sets, those that nobody has used for longest
+  // first; true at the end. See PrefixOrder::BeginWalk.
+  void BeginWalk(TierId tier) { order_.BeginWalk(tier); }
+  bool WalkOn(TierId tier, size_t sets, TimeNs now, absl::FunctionRef<void(const OwnFile&)> visit);
+
   // Withdraws all that the tier holds. Takes as long as there are chunks.
   void ForgetTier(TierId tier);
   // Goes on counting what no prefix reaches, by so many sets; true when it is through with all.
@@ -145,6 +167,11 @@ class ChunkIndex {
  private:
   using Number = uint32_t;
   static constexpr Number kNone = UINT32_MAX;
+  // What was used before this machine's clock began to count has its second, too.
+  static constexpr uint32_t kEpoch = 1u << 30;
+  static constexpr uint32_t SecondsAt(TimeNs now) {
+    return kEpoch + static_cast<uint32_t>(now / kSecond);
+  }
 
   // One content of a chunk.
   struct Record {
@@ -195,8 +222,10 @@ class ChunkIndex {
   Number Add(const ChunkFacts& chunk);
   void JoinSet(Number number, PrefixOrder::Set set);
   void LeaveSet(Number number);
+  // Gives the record the tier's file.
+  void Publish(Number number, TierId tier, bool own, bool oldest);
   // Notes that the tier has a file of it, or no longer has.
-  void NoteFile(Record& record, TierId tier, bool has);
+  void NoteFile(Record& record, TierId tier, bool has, bool oldest = false);
   bool AnyLeased(PrefixOrder::Set set) const;
   Number NewRecord();
   void FreeRecord(Number number);

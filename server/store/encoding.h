@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -39,6 +40,13 @@ void AppendLe(Int value, std::string* out) {
 template <typename Tag>
 void AppendDigest(const Digest128<Tag>& digest, std::string* out) {
   out->append(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
+}
+
+template <typename Tag>
+Digest128<Tag> LoadDigest(const std::byte* from) {
+  Digest128<Tag> digest;
+  std::memcpy(digest.bytes.data(), from, digest.bytes.size());
+  return digest;
 }
 
 // The length as 4 bytes, then the bytes.

@@ -6,7 +6,7 @@
 
 namespace kvstream::store {
 
-PrefixOrder::PrefixOrder() : by_id_(0, IdHash{&sets_}, IdEqual{&sets_}) {}
+PrefixOrder::PrefixOrder() : by_id_(0, IdHash{&sets_}, IdEqual{&sets_}) { walks_.fill(kNone); }
 
 PrefixOrder::Set PrefixOrder::FindOrMake(SiblingsId id) {
   if (const auto found = by_id_.find(id); found != by_id_.end()) return *found;
@@ -48,11 +48,11 @@ void PrefixOrder::MaybeForget(Set set) {
   }
 }
 
-void PrefixOrder::AddFile(Set set, TierId tier) {
+void PrefixOrder::AddFile(Set set, TierId tier, bool oldest) {
   std::deque<Links>& links = links_[tier.value];
   if (links.size() <= set) links.resize(sets_.size());
   if (links[set].files++ > 0) return;
-  Insert(set, tier.value, Nearest(set, tier.value));
+  Insert(set, tier.value, oldest ? ends_[tier.value].oldest : Nearest(set, tier.value));
 }
 
 void PrefixOrder::DropFile(Set set, TierId tier) {
@@ -119,6 +119,7 @@ PrefixOrder::Set PrefixOrder::Nearest(Set set, size_t tier) const {
 void PrefixOrder::Unlink(Set set, size_t tier) {
   std::deque<Links>& all = links_[tier];
   Links& links = all[set];
+  if (walks_[tier] == set) walks_[tier] = links.younger;
   (links.older == kNone ? ends_[tier].oldest : all[links.older].younger) = links.younger;
   (links.younger == kNone ? ends_[tier].youngest : all[links.younger].older) = links.older;
   links.older = links.younger = kNone;
@@ -143,6 +144,18 @@ PrefixOrder::Set PrefixOrder::Oldest(TierId tier, absl::FunctionRef<bool(Set)> m
     if (oldest == set) return kNone;  // There is only what is before it.
   }
   return kNone;
+}
+
+PrefixOrder::Set PrefixOrder::WalkOn(TierId tier) {
+  Set& next = walks_[tier.value];
+  const Set set = next;
+  if (set != kNone) next = links_[tier.value][set].younger;
+  return set;
+}
+
+std::optional<SiblingsId> PrefixOrder::BeforeOf(Set set) const {
+  const Set before = sets_[set].before;
+  return before == kNone ? std::nullopt : std::optional(sets_[before].id);
 }
 
 std::vector<uint64_t> PrefixOrder::ByAge(TierId tier) const {

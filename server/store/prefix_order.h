@@ -34,8 +34,8 @@ class PrefixOrder {
   // A set lives while it has members, or others come after it.
   Set AddMember(SiblingsId id);
   void DropMember(Set set);
-  // A member's file on a tier.
-  void AddFile(Set set, TierId tier);
+  // A member's file on a tier. `oldest`: older than all others that are there.
+  void AddFile(Set set, TierId tier, bool oldest = false);
   void DropFile(Set set, TierId tier);
 
   // `set` comes right after the set of this id, which need not have members. The first word stands:
@@ -52,11 +52,21 @@ class PrefixOrder {
   Set Oldest(TierId tier, absl::FunctionRef<bool(Set)> may_go);
   static constexpr size_t kLookAt = 256;
 
+  // Goes through the sets that have files on the tier, oldest first; kNone at the end. One walk of
+  // a tier at a time, each call of BeginWalk begins anew. A set that is used meanwhile comes again
+  // as young as it is then; one that is placed behind the walk is missed.
+  void BeginWalk(TierId tier) { walks_[tier.value] = ends_[tier.value].oldest; }
+  Set WalkOn(TierId tier);
+
   SiblingsId IdOf(Set set) const { return sets_[set].id; }
+  // What comes right before it, as far as that is known.
+  std::optional<SiblingsId> BeforeOf(Set set) const;
   // Ids of the sets that have files on the tier, oldest first; for tests.
   std::vector<uint64_t> ByAge(TierId tier) const;
   // When it was last touched; 0: never.
   uint32_t TouchedAt(Set set) const { return sets_[set].touched; }
+  // For a set that was used before it was known here.
+  void SetTouchedAt(Set set, uint32_t touched) { sets_[set].touched = touched; }
   // Whether some set before it, as far as is known, has no members: then no prefix reaches it. What
   // was found out in a round of looks, 1 .. 32767, is taken as it was until the round ends.
   bool IsCutOff(Set set, uint16_t round);
@@ -121,6 +131,7 @@ class PrefixOrder {
   std::deque<Record> sets_;
   std::array<std::deque<Links>, kTiersMax> links_;  // By set, as far as it was needed.
   std::array<Ends, kTiersMax> ends_;
+  std::array<Set, kTiersMax> walks_;  // What comes next.
   absl::flat_hash_set<Set, IdHash, IdEqual> by_id_;
   Set free_ = kNone;
   std::vector<Set> path_;  // Of a walk.

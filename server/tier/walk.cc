@@ -18,6 +18,8 @@ namespace kvstream::tier {
 namespace {
 
 constexpr std::string_view kTop = "v1";
+// Below it, with the index snapshots: ours, and no chunks.
+constexpr std::string_view kIndexFolder = "index";
 constexpr std::string_view kSuffix = ".kv";
 constexpr size_t kDigestDigits = 32;
 constexpr size_t kFolderDigits = 2;
@@ -75,8 +77,8 @@ EntryKind EntryKindOf(int folder_fd, const dirent& entry) {
 class Walk {
  public:
   Walk(absl::FunctionRef<bool()> enter, absl::FunctionRef<bool(const std::string&)> visit,
-       WalkCounts* counts)
-      : enter_(enter), visit_(visit), counts_(*counts) {}
+       absl::FunctionRef<void(int, const char*)> temporary, WalkCounts* counts)
+      : enter_(enter), visit_(visit), temporary_(temporary), counts_(*counts) {}
 
   // False: the visitor has had enough.
   bool Descend(DIR* folder, const std::string& path, int level) {
@@ -103,17 +105,19 @@ class Walk {
       const std::string_view name = entry->d_name;
       if (name == "." || name == "..") continue;
       const EntryKind kind = EntryKindOf(dirfd(folder), *entry);
-      if (level < kFolderLevels) {
+      if (level == 0 && kind == EntryKind::kFolder && name == kIndexFolder) {
+        PassTemporaries(folder, entry->d_name);
+      } else if (level < kFolderLevels) {
         if (kind != EntryKind::kFolder ||
             !IsHex(name, level == 0 ? kDigestDigits : kFolderDigits)) {
-          Pass(name);
+          Pass(folder, entry->d_name);
         } else if (!Enter(folder, entry->d_name, path + "/" + entry->d_name, level + 1)) {
           return false;
         }
       } else if (kind == EntryKind::kFile && IsChunkName(name, path)) {
         files->emplace_back(name);
       } else {
-        Pass(name);
+        Pass(folder, entry->d_name);
       }
     }
   }
@@ -125,10 +129,28 @@ class Walk {
     return true;
   }
 
-  void Pass(std::string_view name) { ++(IsTemporary(name) ? counts_.temporary : counts_.foreign); }
+  void Pass(DIR* folder, const char* name) {
+    if (!IsTemporary(name)) {
+      ++counts_.foreign;
+      return;
+    }
+    ++counts_.temporary;
+    temporary_(dirfd(folder), name);
+  }
+
+  // All else in this folder is ours, and no chunk.
+  void PassTemporaries(DIR* parent, const char* name) {
+    const Folder folder = OpenFolder(dirfd(parent), name);
+    while (folder != nullptr) {
+      const dirent* const entry = readdir(folder.get());
+      if (entry == nullptr) return;
+      if (IsTemporary(entry->d_name)) Pass(folder.get(), entry->d_name);
+    }
+  }
 
   const absl::FunctionRef<bool()> enter_;
   const absl::FunctionRef<bool(const std::string&)> visit_;
+  const absl::FunctionRef<void(int, const char*)> temporary_;
   WalkCounts& counts_;
 };
 
@@ -136,13 +158,14 @@ class Walk {
 
 absl::Status WalkChunks(int root_fd, absl::FunctionRef<bool()> enter,
                         absl::FunctionRef<bool(const std::string& path)> visit,
+                        absl::FunctionRef<void(int folder_fd, const char* name)> temporary,
                         WalkCounts* counts) {
   const std::string top(kTop);
   const Folder folder = OpenFolder(root_fd, top.c_str());
   if (folder == nullptr) {
     return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, "open folder", top);
   }
-  Walk(enter, visit, counts).Descend(folder.get(), top, 0);
+  Walk(enter, visit, temporary, counts).Descend(folder.get(), top, 0);
   return absl::OkStatus();
 }
 

@@ -25,10 +25,13 @@ struct WalkCounts {
 
 // Calls `enter` before each folder is read, and `visit` with the path, relative to the root, of
 // each regular file that has a chunk's name, v1/<32 hex>/<2 hex>/<2 hex>/<32 hex>.kv with the
-// folders that the name asks for, until one of them returns false. Files that come or go meanwhile
-// may be visited or not. A folder that cannot be read is counted and passed over; an error is one
-// of v1 itself, and a root without v1 has no files.
+// folders that the name asks for, until one of them returns false; and `temporary` with the name of
+// each temporary file and its open folder. Files that come or go meanwhile may be visited or not. A
+// folder that cannot be read is counted and passed over; an error is one of v1 itself, and a root
+// without v1 has no files.
 absl::Status WalkChunks(int root_fd, absl::FunctionRef<bool()> enter,
-                        absl::FunctionRef<bool(const std::string& path)> visit, WalkCounts* counts);
+                        absl::FunctionRef<bool(const std::string& path)> visit,
+                        absl::FunctionRef<void(int folder_fd, const char* name)> temporary,
+                        WalkCounts* counts);
 
 }  // namespace kvstream::tier

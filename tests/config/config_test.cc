@@ -45,6 +45,7 @@ TEST(ConfigTest, SmallestConfigTakesTheDefaults) {
   EXPECT_TRUE(options->reflection);
   EXPECT_EQ(options->scrub_bytes_per_second, 64 * kMiB);
   EXPECT_EQ(options->scrub_every, 0);
+  EXPECT_EQ(options->snapshot_every, 10 * 60 * kSecond);
 }
 
 TEST(ConfigTest, ReservedShareOfThePoolIsWholePages) {
@@ -134,6 +135,8 @@ const RangeCase kRanges[] = {
     {"routing { ahead_ms", "routing.ahead_ms", 0, 10000},
     {"scrub { mib_per_s", "scrub.mib_per_s", 1, 16384},
     {"scrub { every_hours", "scrub.every_hours", 0, 8760},
+    {"restart { snapshot_minutes", "restart.snapshot_minutes", 0, 1440},
+    {"restart { temporaries_minutes", "restart.temporaries_minutes", 0, 10080},
     {"writes { max_defer_ms", "writes.max_defer_ms", 0, 3600000},
     {"writes { watermark_percent", "writes.watermark_percent", 1, 100},
     {"limits { lookup_keys_max", "limits.lookup_keys_max", 1, 1048576},

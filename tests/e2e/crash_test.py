@@ -3,11 +3,11 @@
 
 Usage: crash_test.py KVSTREAMD KVSTREAMCTL MIXED_LOAD [--rounds N] [--seed N] [--engine NAME]
 
-The client keeps a journal of the keys whose stores were said to be durable. After each restart:
-nothing is a hit that was not stored again, a second store finds the file of every key of the
-journal on some tier, then each reads whole, and no half-written file has a chunk's name. The
-chosen moments (in a write, before and after the link) need strace and skip aloud without. Prints
-what it has seen as JSON; temporaries that dead daemons left are counted, nobody removes them.
+The client keeps a journal of the keys whose stores were said to be durable. After each restart
+every file that lies on a tier is found, every key of the journal reads whole, and no half-written
+file has a chunk's name. The chosen moments (in a write, before and after the link) need strace and
+skip aloud without. Prints what it has seen as JSON; temporaries that dead daemons left are counted:
+they are too young to be removed.
 """
 
 import argparse
@@ -51,8 +51,7 @@ class Crashes:
                          tier=f"io_engine: {args.engine} io_threads: 2")
         self.mixed = MixedLoad(args.mixed_load, self.node)
         self.durable = set()
-        self.seen = {"rounds": 0, "durable": 0, "stored_again": 0, "found_on_a_tier": 0, "read": 0,
-                     "killed_by_strace": {}}
+        self.seen = {"rounds": 0, "durable": 0, "found": 0, "read": 0, "killed_by_strace": {}}
 
     def fail(self, what):
         raise AssertionError(f"round {self.seen['rounds']}: {what}")
@@ -79,31 +78,23 @@ class Crashes:
 
     def check(self):
         """The daemon was restarted: what it must still know."""
+        wait(lambda: not any(tier.get("restoring") for tier in self.node.status()["tiers"]),
+             "all files are found")
         keys = sorted(self.chance.sample(sorted(self.durable), min(len(self.durable), 64)))
-        right, _ = self.mixed.ask("read", keys)
-        if right != 0:
-            self.fail(f"{right} hits of an index that begins empty")
-        right, missing = self.mixed.ask("store", keys)
-        if missing:
-            self.fail(f"{missing} stores were refused")
-        wait(lambda: self.node.status()["pool"]["staged_bytes"] == "0", "all is written")
+        if self.mixed.ask("read", keys) != (len(keys), 0):
+            self.fail("not all that was said to be durable reads")
         metrics = self.node.metrics()
-        found = sum(metrics[f'kvstreamd_tier_chunks_existed_total{{tier="{tier}"}}']
-                    for tier in ("nvme", "pfs"))
-        if found < len(keys):
-            self.fail(f"{found} files of {len(keys)} durable keys were found again")
         if sum(value for name, value in metrics.items() if "corrupt_reads" in name):
             self.fail("a file was found damaged")
-        if int(self.node.status()["index"]["chunks"]) != len(keys):
-            self.fail("something else than what was stored again is in the index")
-        if self.mixed.ask("read", keys) != (len(keys), 0):
-            self.fail("not all of what was stored again reads")
         for tier in ("nvme", "pfs"):
-            for path in self.node.files(tier):
+            files = self.node.files(tier)
+            found = metrics[f'kvstreamd_tier_chunk_files{{tier="{tier}"}}']
+            if found != len(files):
+                self.fail(f"{found} files of {len(files)} of tier {tier} were found")
+            for path in files:
                 if not whole(path):
                     self.fail(f"{path} is not whole")
-        self.seen["stored_again"] += len(keys)
-        self.seen["found_on_a_tier"] += int(found)
+            self.seen["found"] += len(files)
         self.seen["read"] += len(keys)
 
     def round(self):

@@ -196,13 +196,22 @@ TEST(DataTest, NamespacesThatDifferInOneFieldNeverMeet) {
   ExpectNeverToMeet(workers);
 }
 
-TEST(DataTest, ARestartedDaemonServesOldFilesOnlyAfterTheirKeyWasStoredAgain) {
+TEST(DataTest, ARestartedDaemonThatFindsNothingServesOldFilesOnceTheirKeyIsStoredAgain) {
   TestDaemon daemon;
   {
     Worker worker(daemon.socket());
     ASSERT_TRUE(worker.Put(Keys(1, 8)).ok());
   }
+  daemon.Stop();
+  // Nothing is found while the tiers' own folders are away.
+  for (size_t t = 0; t < 2; ++t)
+    std::filesystem::rename(daemon.root(t) / "v1", daemon.root(t) / "was");
   daemon.Restart();
+  for (size_t t = 0; t < 2; ++t) {
+    daemon.WaitUntil([&] { return daemon.stats().tiers[t].restoring.Get() == 0; }, "it has looked");
+    std::filesystem::rename(daemon.root(t) / "v1", daemon.root(t) / "new");
+    std::filesystem::rename(daemon.root(t) / "was", daemon.root(t) / "v1");
+  }
   Worker worker(daemon.socket());
   EXPECT_EQ(worker.Look(Keys(1, 8)), 0u);
   ASSERT_TRUE(worker.Put(Keys(1, 8)).ok());

@@ -212,10 +212,23 @@ TEST_F(ChunkIndexTest, UsageCountsEachChunkOnceInItsNamespace) {
   EXPECT_EQ(index_.usage().at(first).bytes, kShape.payload_bytes);
 }
 
+// What a file says of itself is believed less than what a client says.
+TEST_F(ChunkIndexTest, FilesOfAnotherShapeThanAClientsAreWithdrawn) {
+  Add(one_, kNvme);
+  index_.WithdrawOthers(key_, name_space_, kShape);
+  EXPECT_TRUE(index_.OnTiers(key_, TierSet::Of(kNvme)));
+  index_.AddStaged(Facts(two_, {5999, 4096}));
+  EXPECT_FALSE(index_.OnTiers(key_, TierSet::Of(kNvme)));
+  EXPECT_EQ(index_.Find(key_)->shape, (ChunkShape{5999, 4096}));
+  EXPECT_FALSE(index_.AddFound({Facts(one_), std::nullopt, 0}, kNvme, 0));
+  index_.WithdrawOthers(key_, name_space_, {5999, 4096});
+  EXPECT_TRUE(index_.Find(key_)->copies.at(0).staged);
+}
+
 using ChunkIndexDeathTest = ChunkIndexTest;
 
-TEST_F(ChunkIndexDeathTest, AnotherShapeForOneKeyIsNeverTaken) {
-  Add(one_, kNvme);
+TEST_F(ChunkIndexDeathTest, AnotherShapeThanAStagedChunksIsNeverTaken) {
+  Stage(one_);
   EXPECT_DEATH(index_.AddStaged(Facts(two_, {5999, 4096})), "shape");
 }
 

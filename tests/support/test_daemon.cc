@@ -34,13 +34,12 @@ TestDaemon::TestDaemon(Tweak tweak, uint32_t gpus)
   const std::string dir = dir_.path().string();
   std::filesystem::create_directory(dir + "/nvme");
   std::filesystem::create_directory(dir + "/pfs");
-  auto options = config::ParseConfig("sockets { grpc: \"" + dir + "/sock\" }" +
-                                         "tiers { name: \"nvme\" root: \"" + dir + "/nvme\" }" +
-                                         "tiers { name: \"pfs\" root: \"" + dir + "/pfs\" }" +
-                                         "pool { mib: 64 } cache { policy: NONE }" +
-                                         "metrics { listen: \"\" }" +
-                                         "limits { segment_kib: 1024 segment_kib_max: 4096 }",
-                                     "test");
+  auto options = config::ParseConfig(
+      "sockets { grpc: \"" + dir + "/sock\" }" + "tiers { name: \"nvme\" root: \"" + dir +
+          "/nvme\" }" + "tiers { name: \"pfs\" root: \"" + dir + "/pfs\" }" +
+          "pool { mib: 64 } cache { policy: NONE }" + "metrics { listen: \"\" }" +
+          "limits { segment_kib: 1024 segment_kib_max: 4096 }",
+      "test");
   EXPECT_TRUE(options.ok()) << options.status();
   options_ = *std::move(options);
   for (config::TierOptions& tier : options_.tiers) tier.io_engine = EngineUnderTest();
@@ -73,12 +72,28 @@ absl::StatusOr<std::unique_ptr<Daemon>> StartWithoutGpus(const config::Options& 
   return Daemon::Start(options, [] { return gpu::OpenFakeDriver(0); });
 }
 
-void TestDaemon::Restart() {
+void TestDaemon::Restart(const Tweak& tweak) {
   Stop();
+  if (tweak) tweak(options_);
   auto daemon =
       Daemon::Start(options_, [this] { return gpu::OpenFakeDriver(gpus_, gpu_control_); });
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   daemon_ = *std::move(daemon);
+}
+
+void TestDaemon::RestartWithoutSnapshots() {
+  Stop();
+  for (size_t t = 0; t < options_.tiers.size(); ++t) {
+    std::filesystem::remove_all(root(t) / "v1" / "index");
+  }
+  Restart();
+  WaitUntil(
+      [this] {
+        return std::ranges::all_of(stats().tiers, [](const engine::TierEngineStats& tier) {
+          return tier.restoring.Get() == 0;
+        });
+      },
+      "all files are found");
 }
 
 std::vector<std::filesystem::path> TestDaemon::Files(size_t tier) const {

@@ -44,7 +44,12 @@ class TestDaemon {
   // Stops it, and expects that nothing is left over: no session, lease, buffer or used slot.
   ~TestDaemon();
 
-  void Restart();
+  // Stops it, if it runs, and starts it anew, with what `tweak` changes.
+  void Restart(const Tweak& tweak = nullptr);
+  void Stop();
+  // The same as Restart after a crash before the first index snapshot: files are found by a walk,
+  // which is over when it returns.
+  void RestartWithoutSnapshots();
   Daemon& daemon() { return *daemon_; }
   const engine::EngineStats& stats() const { return daemon_->stats(); }
   const config::Options& options() const { return options_; }
@@ -58,8 +63,6 @@ class TestDaemon {
   void WaitUntil(const std::function<bool()>& condition, const char* what);
 
  private:
-  void Stop();
-
   TempDir dir_;
   config::Options options_;
   const uint32_t gpus_;

@@ -47,13 +47,16 @@ class WalkTest : public testing::Test {
   absl::Status Run(absl::FunctionRef<bool(const std::string&)> visit) {
     const UniqueFd fd(open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     counts_ = {};
+    temporaries_.clear();
     entered_ = 0;
     return WalkChunks(
-        fd.get(), [this] { return ++entered_ <= enter_max_; }, visit, &counts_);
+        fd.get(), [this] { return ++entered_ <= enter_max_; }, visit,
+        [this](int, const char* name) { temporaries_.emplace_back(name); }, &counts_);
   }
 
   TemporaryFolder folder_;
   WalkCounts counts_;
+  std::vector<std::string> temporaries_;
   int entered_ = 0;  // Folders.
   int enter_max_ = 1000;
 };
