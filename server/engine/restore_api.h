@@ -18,8 +18,8 @@ struct RestartOptions {
   TimeNs snapshot_every = 600 * kSecond;
   // How old temporary files are when they are taken for those of a daemon that is gone.
   TimeNs temporaries_grace = 3600 * kSecond;
-  // How long a stop waits for the snapshots.
-  TimeNs snapshot_stop = 10 * kSecond;
+  // How long a stop waits for a snapshot of which nothing more is written.
+  TimeNs snapshot_patience = 3 * kSecond;
 };
 
 class RestoreRun;

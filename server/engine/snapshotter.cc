@@ -8,6 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/base/clock.h"
 #include "server/base/logging.h"
 
 namespace kvstream::engine {
@@ -119,9 +120,17 @@ void Snapshotter::WriteAll(TimeNs now) {
   for (uint32_t t = 0; t < keeps_.size(); ++t) {
     const std::shared_ptr<SnapshotRun> run = keeps_[t].run;
     if (run == nullptr) continue;
-    const bool ended = run->WaitEnded(now + options_->snapshot_stop);
+    const bool ended = WaitFor(*run);
     if (!ended) run->Cancel();
     Conclude(TierId{t}, ended ? run->status() : absl::DeadlineExceededError("it hangs"), now);
+  }
+}
+
+bool Snapshotter::WaitFor(SnapshotRun& run) const {
+  while (true) {
+    const size_t before = run.unwritten();
+    if (run.WaitEnded(Now() + options_->snapshot_patience)) return true;
+    if (run.unwritten() == before) return false;
   }
 }
 

@@ -41,7 +41,7 @@ class Snapshotter {
   void Tick(TimeNs now);
   TimeNs NextDeadline() const;
 
-  // The last ones, of all that the index has now. Those that are not written by then are given up.
+  // The last ones, of all that the index has now. Those that stand still are given up.
   void WriteAll(TimeNs now);
 
  private:
@@ -61,6 +61,8 @@ class Snapshotter {
   bool Begin(TierId tier, TimeNs now);
   // Adds a few sets more; with `all`, the rest.
   void GoOn(TierId tier, bool all, TimeNs now);
+  // For as long as more of it is written. Whether it has ended.
+  bool WaitFor(SnapshotRun& run) const;
   // Says how it went.
   void Conclude(TierId tier, const absl::Status& status, TimeNs now);
 
