@@ -143,7 +143,8 @@ void Restorer::PublishStats() {
     keep.settling =
         keep.settling && (!keep.snapshot_read ||
                           parts_.index->tier_usage(TierId{t}).bytes > keep.capacity.bytes_max);
-    parts_.stats->tiers[t].restoring.Set(keep.run != nullptr ? 1 : 0);
+    const bool begins = options_.has_value() && !keep.mount.has_value();
+    parts_.stats->tiers[t].restoring.Set(begins || keep.run != nullptr ? 1 : 0);
     parts_.stats->tiers[t].settling.Set(keep.settling ? 1 : 0);
   }
 }
