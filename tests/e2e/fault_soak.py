@@ -184,7 +184,8 @@ class Soak:
     def check_files(self):
         """The index is what was stored, on some tier each, and nothing else lies about."""
         folders = {"nvme": self.node.folder / "nvme", "pfs": self.tier_folder()}
-        files = {tier: [path.name for path in (folder / "v1").rglob("*") if path.is_file()]
+        files = {tier: [path.name for path in (folder / "v1").rglob("*")
+                        if path.is_file() and path.suffix != ".kvindex"]
                  for tier, folder in folders.items()}
         chunks = {tier: {name for name in names if name.endswith(".kv")}
                   for tier, names in files.items()}
