@@ -13,7 +13,7 @@
 namespace kvstream::store {
 namespace {
 
-constexpr ChunkShape kShape{4096, 4096};
+constexpr ChunkShape kOneBlock{4096, 4096};
 constexpr TimeNs kLater = 1000 * kSecond;
 
 KeyDigest KeyOf(uint32_t prefix, uint32_t place) {
@@ -34,8 +34,8 @@ void AddFile(ChunkIndex& index, uint32_t prefix, uint32_t place, TierId tier) {
   index.AddReplica({KeyOf(prefix, place),
                     SiblingsOf(prefix, place),
                     {},
-                    kShape,
-                    ContentIdOf(kShape, checksums),
+                    kOneBlock,
+                    ContentIdOf(kOneBlock, checksums),
                     checksums},
                    tier);
 }
