@@ -133,8 +133,10 @@ TEST_P(CacheTest, DamageInTheCacheIsFoundAndATierServes) {
   EXPECT_EQ(Get(keys), 1u);
   EXPECT_GT(ReadFromTiers(), 0u);
   EXPECT_EQ(rig_.stats().staged_chunks_damaged.Get(), 1u);
-  EXPECT_EQ(rig_.stats().cache_inserted.Get(), 2u) << "what the tier had is in the cache now";
-  EXPECT_EQ(rig_.stats().cache_chunks.Get(), 1u);
+  // The step may end before its slots are let go of.
+  const EngineStats& stats = rig_.stats();
+  rig_.WaitUntil([&] { return stats.cache_inserted.Get() == 2 && stats.cache_chunks.Get() == 1; },
+                 "what the tier had is in the cache");
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, CacheTest,
