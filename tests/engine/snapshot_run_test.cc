@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,6 +13,7 @@
 
 #include "server/base/clock.h"
 #include "server/store/index_snapshot.h"
+#include "tests/tier/tier_harness.h"
 
 namespace kvstream::engine {
 namespace {
@@ -24,16 +24,11 @@ constexpr char kPath[] = "v1/index/a.kvindex";
 
 class SnapshotRunTest : public testing::Test {
  protected:
-  SnapshotRunTest() {
-    std::string name = (fs::temp_directory_path() / "kvstream-snapshot-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-    fs::create_directory(folder_ / "v1");
-  }
-  ~SnapshotRunTest() override { fs::remove_all(folder_); }
+  SnapshotRunTest() { fs::create_directory(root_ / "v1"); }
 
   std::shared_ptr<SnapshotRun> Begin() {
     auto run = std::make_shared<SnapshotRun>(
-        UniqueFd(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), kPath);
+        UniqueFd(open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), kPath);
     std::thread([run] { run->Run(); }).detach();
     return run;
   }
@@ -42,15 +37,16 @@ class SnapshotRunTest : public testing::Test {
     EXPECT_TRUE(run.WaitEnded(Now() + 60 * kSecond));
   }
   std::string Written() const {
-    std::ifstream in(folder_ / kPath, std::ios::binary);
+    std::ifstream in(root_ / kPath, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
   size_t Names() const {
     return static_cast<size_t>(
-        std::distance(fs::directory_iterator(folder_ / "v1" / "index"), fs::directory_iterator()));
+        std::distance(fs::directory_iterator(root_ / "v1" / "index"), fs::directory_iterator()));
   }
 
-  fs::path folder_;
+  tier::TemporaryFolder folder_;
+  const fs::path root_ = folder_.path();
 };
 
 TEST_F(SnapshotRunTest, PiecesStandInOrderBehindTheHeader) {
@@ -82,7 +78,7 @@ TEST_F(SnapshotRunTest, OneThatIsCancelledIsNotInTheWayOfTheNext) {
 }
 
 TEST_F(SnapshotRunTest, WhatCannotBeWrittenLeavesNothing) {
-  fs::remove(folder_ / "v1");
+  fs::remove(root_ / "v1");
   const auto run = Begin();
   run->Append("one");
   run->Cancel();
