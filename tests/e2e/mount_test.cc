@@ -121,8 +121,12 @@ TEST_F(MountTest, AFullTierGivesUpWhatIsOldestAndGoesOn) {
   if (!mount.mounted()) GTEST_SKIP() << "mounting a file system needs root";
   TestDaemon daemon([&](config::Options& o) { o.tiers[1].root = spare_.path(); });
   Worker worker(daemon.socket());
-  for (uint64_t key = 100; key < 164; key += 8) ASSERT_TRUE(worker.Put(Keys(key, 8)).ok());
-  daemon.WaitWritten();
+  // One after the other: of more writes at once than the tier has room for, those that wait for it
+  // are published last, whatever was stored first.
+  for (uint64_t key = 100; key < 164; key += 8) {
+    ASSERT_TRUE(worker.Put(Keys(key, 8)).ok());
+    daemon.WaitWritten();
+  }
   const engine::TierEngineStats& stats = daemon.stats().tiers[1];
   EXPECT_EQ(stats.writes_out.Get(), 0u);
   EXPECT_EQ(stats.failed_writes.Get(), 0u);
