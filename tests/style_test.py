@@ -24,14 +24,16 @@ SCRIPTS = (".ci/run",)
 BANNED_WORDS = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
 
 # What a folder may include besides itself; a prefix of the included path. The longest folder that
-# a file lies in decides. The arrows: base <- sched; base <- store, memory, tier, gpu; these and
-# sched <- engine <- rpc <- daemon.
+# a file lies in decides. The arrows: base <- sched; base <- store <- catalog; base <- memory, tier,
+# gpu; all of these <- engine <- rpc <- daemon.
 BASE = ["server/base/"]
-LEAVES = BASE + ["server/store/", "server/memory/", "server/tier/", "server/gpu/", "server/sched/"]
+LEAVES = BASE + ["server/store/", "server/memory/", "server/tier/", "server/gpu/", "server/sched/",
+                 "server/catalog/"]
 INCLUDES = {
     "server/base/": [],
     "server/sched/": BASE,
     "server/store/": BASE,
+    "server/catalog/": BASE + ["server/store/"],
     "server/memory/": BASE,
     "server/tier/": BASE,
     "server/gpu/": BASE,

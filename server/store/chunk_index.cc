@@ -66,6 +66,19 @@ bool ChunkIndex::OnTiers(const KeyDigest& key, TierSet tiers) const {
   return false;
 }
 
+ChunkIndex::Number ChunkIndex::OnTier(const KeyDigest& key, TierId tier) const {
+  Number number = First(key);
+  while (number != kNone && !TierSet::FromBits(records_[number].tiers).Has(tier)) {
+    number = records_[number].next;
+  }
+  return number;
+}
+
+bool ChunkIndex::IsHint(const KeyDigest& key, TierId tier) const {
+  const Number number = OnTier(key, tier);
+  return number != kNone && !TierSet::FromBits(records_[number].own).Has(tier);
+}
+
 bool ChunkIndex::IsLeased(const KeyDigest& key) const {
   const Number first = First(key);
   return first != kNone && records_[first].leases > 0;
@@ -80,22 +93,47 @@ void ChunkIndex::AddReplica(const ChunkFacts& chunk, TierId tier, bool own) {
 
 void ChunkIndex::Publish(Number number, TierId tier, bool own, bool oldest) {
   Record& record = records_[number];
-  if (TierSet::FromBits(record.tiers).Has(tier)) return;
+  const bool known = TierSet::FromBits(record.tiers).Has(tier);
+  if (known && (!own || TierSet::FromBits(record.own).Has(tier))) return;
   if (++generation_ == 0) ++generation_;
   record.generations[tier.value] = generation_;
   record.tiers |= static_cast<uint8_t>(TierSet::Of(tier).bits());
-  if (own) NoteFile(record, tier, true, oldest);
+  // What another node told of was gone, and now the file is ours.
+  if (known) tier_usage_[tier.value].hints -= 1;
+  if (own) {
+    NoteFile(record, tier, true, oldest);
+  } else {
+    tier_usage_[tier.value].hints += 1;
+  }
+}
+
+bool ChunkIndex::AddHint(const ChunkFacts& chunk, std::optional<SiblingsId> before, TierId tier) {
+  KV_CHECK(tier.value < kTiersMax);
+  if (!MayBeFound(chunk, tier)) return false;
+  const Number number = Add(chunk);
+  if (before.has_value()) order_.Follow(records_[number].set, *before);
+  Publish(number, tier, /*own=*/false, /*oldest=*/false);
+  return true;
+}
+
+void ChunkIndex::RemoveHint(const KeyDigest& key, TierId tier) {
+  if (IsHint(key, tier)) RemoveReplicas(key, tier);
+}
+
+bool ChunkIndex::MayBeFound(const ChunkFacts& chunk, TierId tier) const {
+  const Number first = First(chunk.key);
+  if (first == kNone) return true;
+  const Kind& kind = kinds_[records_[first].kind];
+  return kind.name_space == chunk.name_space && kind.shape == chunk.shape &&
+         OnTier(chunk.key, tier) == kNone;
 }
 
 bool ChunkIndex::AddFound(const OwnFile& file, TierId tier, TimeNs now) {
   KV_CHECK(tier.value < kTiersMax);
   const ChunkFacts& chunk = file.chunk;
-  const Number first = First(chunk.key);
-  if (first != kNone) {
-    const Kind& kind = kinds_[records_[first].kind];
-    if (kind.name_space != chunk.name_space || kind.shape != chunk.shape) return false;
-    if (OnTiers(chunk.key, TierSet::Of(tier))) return false;
-  }
+  // What another node's was said to be is our own.
+  RemoveHint(chunk.key, tier);
+  if (!MayBeFound(chunk, tier)) return false;
   const Number number = Add(chunk);
   const PrefixOrder::Set set = records_[number].set;
   const uint32_t used = SecondsAt(now) - std::min(file.unused_seconds, kEpoch - 1);
@@ -280,9 +318,14 @@ bool ChunkIndex::RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
     Record& record = records_[number];
     next = record.next;
     if (matches(record)) {
+      const TierSet going = TierSet::FromBits(record.tiers) & tiers;
       for (uint32_t t = 0; t < kTiersMax; ++t) {
-        const bool goes = (TierSet::FromBits(record.own) & tiers).Has(TierId{t});
-        if (goes) NoteFile(record, TierId{t}, false);
+        if (!going.Has(TierId{t})) continue;
+        if (TierSet::FromBits(record.own).Has(TierId{t})) {
+          NoteFile(record, TierId{t}, false);
+        } else {
+          tier_usage_[t].hints -= 1;
+        }
       }
       record.tiers &= static_cast<uint8_t>(~tiers.bits());
       record.staged &= !staged;

@@ -101,6 +101,11 @@ class ChunkIndex {
   // prefix was used since. False, and nothing happens, where the tier has
   // a file of the key, or other copies have another namespace or shape.
   bool AddFound(const OwnFile& file, TierId tier, TimeNs now);
+  // Adds another node's file, of which that node has told. False, and nothing happens, where the
+  // tier has a file of the key, or other copies have another namespace or shape.
+  bool AddHint(const ChunkFacts& chunk, std::optional<SiblingsId> before, TierId tier);
+  // Withdraws what the tier holds of the key where it is another node's.
+  void RemoveHint(const KeyDigest& key, TierId tier);
   // A client says that the key has this namespace and shape: files that were found with others are
   // withdrawn.
   void WithdrawOthers(const KeyDigest& key, const NamespaceId& name_space, const ChunkShape& shape);
@@ -123,17 +128,26 @@ class ChunkIndex {
   // The chunk, where it is known, and all before it in its prefix are used. At most every ten
   // seconds for each, unless forced, which news asks for.
   void Touch(const KeyDigest& key, TimeNs now, bool force);
+  // The same by the siblings, where they are known.
+  void Touch(SiblingsId siblings, TimeNs now);
+  // What is known of the key's place in its prefix: the chunk's siblings, and those right before.
+  // REQUIRES: a key that is known.
+  std::pair<SiblingsId, std::optional<SiblingsId>> PlaceOf(const KeyDigest& key) const;
+  // Whether the tier has a file of it that is another node's.
+  bool IsHint(const KeyDigest& key, TierId tier) const;
   // Withdraws what the tier gives up next: all of its files of the siblings that nobody has used
   // for longest, the end of a prefix before its beginning. Empty when there is nothing that no
   // lease protects.
   std::vector<EvictedFile> Evict(TierId tier);
 
-  // Of files of our own.
+  // Of files of our own, but for `hints`.
   struct TierUsage {
     uint64_t files = 0;
     uint64_t bytes = 0;
     // Of these, what no prefix reaches, when that was counted last.
     uint64_t cut_off_bytes = 0;
+    // Files of other nodes, as far as they are known.
+    uint64_t hints = 0;
   };
   const TierUsage& tier_usage(TierId tier) const { return tier_usage_[tier.value]; }
 
@@ -224,8 +238,12 @@ class ChunkIndex {
   void LeaveSet(Number number);
   // Gives the record the tier's file.
   void Publish(Number number, TierId tier, bool own, bool oldest);
-  // Notes that the tier has a file of it, or no longer has.
+  // Whether a file of it that was found may be added.
+  bool MayBeFound(const ChunkFacts& chunk, TierId tier) const;
+  // Notes that the tier has a file of it that is our own, or no longer has.
   void NoteFile(Record& record, TierId tier, bool has, bool oldest = false);
+  // The record of the key that has the tier's file; kNone: it has none.
+  Number OnTier(const KeyDigest& key, TierId tier) const;
   bool AnyLeased(PrefixOrder::Set set) const;
   Number NewRecord();
   void FreeRecord(Number number);

@@ -21,6 +21,16 @@ void ChunkIndex::Touch(const KeyDigest& key, TimeNs now, bool force) {
   order_.Touch(records_[first].set, SecondsAt(now), force);
 }
 
+void ChunkIndex::Touch(SiblingsId siblings, TimeNs now) {
+  const PrefixOrder::Set set = order_.Find(siblings);
+  if (set != PrefixOrder::kNone) order_.Touch(set, SecondsAt(now), /*force=*/false);
+}
+
+std::pair<SiblingsId, std::optional<SiblingsId>> ChunkIndex::PlaceOf(const KeyDigest& key) const {
+  const PrefixOrder::Set set = records_[First(key)].set;
+  return {order_.IdOf(set), order_.BeforeOf(set)};
+}
+
 bool ChunkIndex::AnyLeased(PrefixOrder::Set set) const {
   for (Number number = first_of_set_[set]; number != kNone; number = records_[number].next_of_set) {
     if (records_[number].leases > 0) return true;

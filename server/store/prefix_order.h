@@ -58,6 +58,11 @@ class PrefixOrder {
   void BeginWalk(TierId tier) { walks_[tier.value] = ends_[tier.value].oldest; }
   Set WalkOn(TierId tier);
 
+  // kNone where it is not known.
+  Set Find(SiblingsId id) const {
+    const auto found = by_id_.find(id);
+    return found == by_id_.end() ? kNone : *found;
+  }
   SiblingsId IdOf(Set set) const { return sets_[set].id; }
   // What comes right before it, as far as that is known.
   std::optional<SiblingsId> BeforeOf(Set set) const;

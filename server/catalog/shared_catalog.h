@@ -1,0 +1,103 @@
+// What the nodes that share a tier know of each other's files, without a look at the tree.
+//
+// Each node appends to a log of its own (NodeLog). One node, the leader, follows all of those and
+// copies their frames into one merged log, v1/catalog/merged/<number>.log, which the others follow:
+// so a node looks at two folders and one file, however many nodes there are, and the leader at one
+// file more for each node. Who makes the merged log with the next number leads; that is tried by
+// whoever has seen nothing new in it for a while, and the leader writes signs of life. Two leaders
+// at once, or none for a while, cost time alone: all that is said here is a hint.
+//
+// Thread rule: one thread, which may hang with the file system; the numbers any.
+// Errors: as Folder; UNIMPLEMENTED: somebody writes a version that this build does not know.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/base/types.h"
+#include "server/catalog/folder.h"
+#include "server/catalog/log_reader.h"
+#include "server/catalog/node_log.h"
+#include "server/catalog/stats.h"
+#include "server/store/catalog_log.h"
+
+namespace kvstream::catalog {
+
+struct CatalogTimes {
+  // From one sign of life to the next, where there is nothing else to say: of the leader in the
+  // merged log, of each node in its own.
+  TimeNs leader_sign_every = 2 * kSecond;
+  TimeNs node_sign_every = 60 * kSecond;
+  // How long a merged log may stand still before another node leads.
+  TimeNs leader_patience = 10 * kSecond;
+};
+
+class SharedCatalog {
+ public:
+  // `stats` outlives it.
+  static absl::StatusOr<std::unique_ptr<SharedCatalog>> Open(int root_fd, const store::NodeId& node,
+                                                             const CatalogTimes& times,
+                                                             CatalogStats* stats);
+
+  // Says the frames, which are this node's, to the others; a sign of life where there are none, now
+  // and then.
+  absl::Status Say(std::string_view frames, TimeNs now);
+  // Hears what the others have said since the last time, and merges where this node leads.
+  using OnEntry = absl::FunctionRef<void(const store::CatalogEntry& entry)>;
+  absl::Status Hear(TimeNs now, OnEntry on_entry);
+
+ private:
+  // Below this a merged log is not written anew.
+  static constexpr uint64_t kRotateBytesMin = 4 * kMiB;
+  // Who follows an older one has the rest of it to read.
+  static constexpr TimeNs kOldStaysFor = 60 * kSecond;
+  // Frames that are copied at once.
+  static constexpr size_t kCopyBytes = kMiB;
+
+  SharedCatalog(Folder nodes, Folder merged, const store::NodeId& node, const CatalogTimes& times,
+                CatalogStats* stats);
+
+  absl::Status Follow(TimeNs now, OnEntry on_entry);
+  // Tries to make the next merged log.
+  absl::Status Lead(TimeNs now);
+  absl::Status Merge(TimeNs now, OnEntry on_entry);
+  // What is new in a node's log; what is not in the merged log yet stays in `frames`.
+  absl::Status Copy(LogReader& log, std::string* frames, TimeNs now, OnEntry on_entry);
+  absl::Status AppendMerged(std::string_view frames, TimeNs now);
+  // The number of the newest merged log; 0: there is none.
+  absl::StatusOr<uint64_t> NewestMerged() const;
+  void OnFrame(const store::NodeId& node, std::string_view frame, OnEntry on_entry) const;
+  // Older ones say nothing that the one of this node does not.
+  void RemoveOlderMerged();
+  void StopLeading();
+
+  const Folder nodes_;
+  const Folder merged_;
+  const store::NodeId node_;
+  const CatalogTimes times_;
+  CatalogStats* const stats_;
+  std::unique_ptr<NodeLog> own_;
+  TimeNs said_at_ = 0;
+
+  // Of the merged log that is followed, or led.
+  uint64_t number_ = 0;
+  std::unique_ptr<LogReader> followed_;
+  TimeNs grew_at_ = 0;
+
+  bool leads_ = false;
+  bool cleaned_ = false;  // Merged logs before this one are gone.
+  TimeNs led_at_ = 0;
+  UniqueFd merged_fd_;
+  uint64_t merged_bytes_ = 0;
+  TimeNs merged_at_ = 0;
+  // By node: its newest log.
+  std::map<store::NodeId, LogReader> logs_;
+};
+
+}  // namespace kvstream::catalog
