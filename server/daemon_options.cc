@@ -89,6 +89,7 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
   engine.scrub = {options.scrub_bytes_per_second, options.scrub_every};
   engine.restart = engine::RestartOptions{.snapshot_every = options.snapshot_every,
                                           .temporaries_grace = options.temporaries_grace};
+  engine.catalog.emplace();
   engine.router.hedge_after = options.hedge_after;
   engine.router.policy = PolicyOptionsOf(options.routing, open);
   engine.writes.replicate_all = options.replicate_all;
@@ -102,7 +103,8 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
     engine.router.lanes.push_back({.window_bytes = window,
                                    .quarantine_bytes = std::min(tier.quarantine_bytes, window / 2),
                                    .ahead = options.routing.ahead});
-    engine.capacities.push_back({tier.capacity_bytes, tier.free_percent_min, tier.shared});
+    engine.capacities.push_back(
+        {tier.capacity_bytes, tier.free_percent_min, tier.shared, tier.hints_max});
     engine.writes.lanes.push_back(
         {.window_bytes = tier.write_window_bytes, .backlog_bytes = tier.write_backlog_bytes});
   }

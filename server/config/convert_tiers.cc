@@ -12,6 +12,8 @@ namespace {
 
 // Of a tier that is this node's alone.
 constexpr uint32_t kFreePercent = 2;
+// Of a shared one: 150 MB.
+constexpr uint64_t kHints = 1000000;
 
 bool TierNameIsWellFormed(const std::string& name) {
   return !name.empty() && name.size() <= 32 && std::all_of(name.begin(), name.end(), [](char c) {
@@ -81,6 +83,13 @@ TierOptions ConvertTier(const v1::Tier& in, const std::string& field, Problems& 
                                                           : kFreePercent;
   out.free_percent_min = static_cast<uint32_t>(
       problems.InRange(absl::StrCat(field, ".free_percent_min"), free_percent, {0, 50}));
+  if (in.has_hints_max() && !in.shared()) {
+    problems.Add(absl::StrCat(field, ".hints_max"), "is for a shared tier");
+  }
+  if (in.shared()) {
+    out.hints_max = problems.InRange(absl::StrCat(field, ".hints_max"),
+                                     in.has_hints_max() ? in.hints_max() : kHints, {0, 100000000});
+  }
   out.io_engine = EngineOf(in.io_engine());
   out.io_threads = static_cast<uint32_t>(
       problems.InRange(absl::StrCat(field, ".io_threads"), in.io_threads(), {1, 256}));

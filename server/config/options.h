@@ -30,6 +30,8 @@ struct TierOptions {
   // 0: no limit but the file system's.
   uint64_t capacity_bytes = 0;
   uint32_t free_percent_min = 0;
+  // Of a shared tier; 0: no catalog.
+  uint64_t hints_max = 0;
 };
 
 enum class Policy { kCompletion, kRequestAtATime, kSingle, kFixed, kPublished };

@@ -28,12 +28,18 @@ std::pair<Ticket, Asides::Aside*> Asides::Begin(TierId tier, const std::string& 
                                                 const KeyDigest& key) {
   watcher_(tier, path);
   if (changed_[tier.value].has_value()) changed_[tier.value]->insert(key);
+  if (listener_ != nullptr) listener_->OnGone(tier, key);
   const Ticket ticket{next_ticket_++};
   Aside& aside = running_[ticket];
   aside.tier = tier;
   aside.key = key;
   aside.path = std::make_unique<const std::string>(path);
   return {ticket, &aside};
+}
+
+void Asides::NotePublished(TierId tier, const store::ChunkFacts& chunk, bool own) {
+  if (changed_[tier.value].has_value()) changed_[tier.value]->insert(chunk.key);
+  if (own && listener_ != nullptr) listener_->OnPublished(tier, chunk);
 }
 
 void Asides::NoteChanges(TierId tier, bool on) {

@@ -19,9 +19,20 @@
 #include "server/base/quiet_period.h"
 #include "server/base/types.h"
 #include "server/engine/stats.h"
+#include "server/store/chunk_index.h"
 #include "server/tier/tier.h"
 
 namespace kvstream::engine {
+
+// Hears which names of a tier change hands. Called on the loop.
+class NameListener {
+ public:
+  virtual ~NameListener() = default;
+  // The index has it.
+  virtual void OnPublished(TierId tier, const store::ChunkFacts& chunk) = 0;
+  // It leaves its name, or is about to.
+  virtual void OnGone(TierId tier, const KeyDigest& key) = 0;
+};
 
 class Asides {
  public:
@@ -32,6 +43,9 @@ class Asides {
   void SetWatcher(std::function<void(TierId, const std::string& path)> watcher) {
     watcher_ = std::move(watcher);
   }
+
+  // Hears of it all from now on; null: nobody does.
+  void SetListener(NameListener* listener) { listener_ = listener; }
 
   // `done` runs on the loop once the name is free, or the attempt failed. `replace`: see
   // tier::SetAsideRequest.
@@ -50,9 +64,8 @@ class Asides {
   // seen before from what is there: a file leaves one here, or is published. Each time it begins
   // anew.
   void NoteChanges(TierId tier, bool on);
-  void NotePublished(TierId tier, const KeyDigest& key) {
-    if (changed_[tier.value].has_value()) changed_[tier.value]->insert(key);
-  }
+  // `own`: this daemon has written it.
+  void NotePublished(TierId tier, const store::ChunkFacts& chunk, bool own);
   bool HasChanged(TierId tier, const KeyDigest& key) const {
     return changed_[tier.value].has_value() && changed_[tier.value]->contains(key);
   }
@@ -80,6 +93,7 @@ class Asides {
   const std::vector<tier::Tier*> tiers_;
   EngineStats* const stats_;
   std::function<void(TierId, const std::string&)> watcher_ = [](TierId, const std::string&) {};
+  NameListener* listener_ = nullptr;
   absl::flat_hash_map<Ticket, Aside> running_;
   absl::flat_hash_set<std::pair<TierId, KeyDigest>> suspects_;
   std::array<std::optional<absl::flat_hash_set<KeyDigest>>, kTiersMax> changed_;

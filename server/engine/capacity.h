@@ -15,6 +15,9 @@ struct CapacityOptions {
   uint32_t free_percent_min = 0;
   // Other nodes have files there, too: only what this daemon has written is given up.
   bool shared = false;
+  // Of a shared tier: how many files of other nodes are remembered. 0: this node neither tells the
+  // others of its files nor hears of theirs.
+  uint64_t hints_max = 0;
 };
 
 // By TierId.

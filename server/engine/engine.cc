@@ -95,6 +95,7 @@ bool Engine::Stop(TimeNs deadline) {
   // They speak to the loop, which hears no more.
   state_->scrubber.Stop(Now() + kScrubStop);
   state_->restorer.Stop(Now() + kScrubStop);
+  state_->cataloguer.Stop(Now() + kScrubStop);
   state_->snapshotter.WriteAll(Now());
   // What is still copied to clients ends here, before their handoff connections can close.
   state_->copies.Stop();
@@ -118,7 +119,7 @@ TimeNs Engine::NextDeadline() const {
   return std::min({s.reads.router().NextDeadline(), s.staging.NextDeadline(),
                    s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline(),
                    s.device.NextDeadline(), s.keeper.NextDeadline(), s.scrubber.NextDeadline(),
-                   s.evictor.NextDeadline(), s.restorer.NextDeadline(),
+                   s.evictor.NextDeadline(), s.restorer.NextDeadline(), s.cataloguer.NextDeadline(),
                    draining_ ? kNever : s.snapshotter.NextDeadline()});
 }
 
@@ -197,6 +198,7 @@ void Engine::FinishTurn(TimeNs now) {
   s.scrubber.Tick(draining_, now);
   s.evictor.Tick(now);
   s.restorer.Tick(now);  // After what forgets a file system that is gone.
+  s.cataloguer.Tick(now);
   if (!draining_) s.snapshotter.Tick(now);
   s.reads.router().Tick(now);
   s.reads.Pump(now);
@@ -252,6 +254,7 @@ void Engine::PublishStats(TimeNs now) {
   s.keeper.PublishStats(now);
   s.evictor.PublishStats();
   s.restorer.PublishStats();
+  s.cataloguer.PublishStats(now);
   for (uint32_t t = 0; t < s.tiers.size(); ++t) {
     const TierId id{t};
     const sched::TierLane& lane = s.reads.router().lane(id);

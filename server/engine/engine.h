@@ -16,6 +16,7 @@
 #include "server/base/types.h"
 #include "server/engine/api.h"
 #include "server/engine/capacity.h"
+#include "server/engine/catalog_api.h"
 #include "server/engine/events.h"
 #include "server/engine/mailbox.h"
 #include "server/engine/scrub_api.h"
@@ -47,6 +48,8 @@ struct EngineOptions {
   ScrubOptions scrub;
   // Nothing: tiers are taken for empty at a start, and no index snapshots are written.
   std::optional<RestartOptions> restart;
+  // Nothing: no catalogs of shared tiers.
+  std::optional<CatalogOptions> catalog;
   std::vector<CapacityOptions> capacities;  // By TierId.
   sched::RouterOptions router;
   sched::WriteQueueOptions writes;
@@ -113,6 +116,7 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(SnapshotOpened& event, TimeNs now);
   void On(FilesFound& event, TimeNs now);
   void On(TierRestored& event, TimeNs now);
+  void On(HintsHeard& event, TimeNs now);
   void OnMessage(struct Session& session, ReadStep& step, TimeNs now);
   void OnMessage(struct Session& session, Store& store, TimeNs now);
   void OnMessage(struct Session& session, Refused& refused, TimeNs now);

@@ -109,6 +109,8 @@ void Engine::On(FilesFound& event, TimeNs now) { state_->restorer.OnFound(event,
 
 void Engine::On(TierRestored& event, TimeNs) { state_->restorer.OnRestored(event); }
 
+void Engine::On(HintsHeard& event, TimeNs now) { state_->cataloguer.OnHeard(event, now); }
+
 absl::Status Engine::MayBegin(const Session& session) const {
   if (draining_) return absl::UnavailableError("the daemon is draining");
   if (session.operations.size() >= options_.operations_per_session_max) {

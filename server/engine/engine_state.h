@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/engine/asides.h"
+#include "server/engine/cataloguer.h"
 #include "server/engine/controls.h"
 #include "server/engine/copy_pool.h"
 #include "server/engine/device_copies.h"
@@ -62,7 +63,11 @@ struct Engine::State {
         scrubber({tiers, &index, &asides, engine, &engine->stats_}, engine->options_.scrub),
         restorer({tiers, &index, &asides, &evictor, engine, &engine->stats_},
                  engine->options_.restart, engine->options_.capacities),
-        snapshotter({tiers, &index, &restorer, &engine->stats_}, engine->options_.restart) {
+        snapshotter({tiers, &index, &restorer, &engine->stats_}, engine->options_.restart),
+        cataloguer({tiers, &index, &evictor, &restorer, engine, &engine->stats_},
+                   engine->options_.catalog, engine->options_.capacities) {
+    asides.SetListener(&cataloguer);
+    lookups.SetCataloguer(&cataloguer);
     slots.SetReclaim(
         [this](sched::Arena arena) { return staging.Evict(arena) || reads.GiveUpKept(arena); });
   }
@@ -87,6 +92,7 @@ struct Engine::State {
   Scrubber scrubber;
   Restorer restorer;
   Snapshotter snapshotter;
+  Cataloguer cataloguer;
   std::vector<DeviceResult> device_results;  // Of DeliverDeviceCopies.
   uint64_t next_operation = 1;
   bool sessions_ended = false;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/engine/cataloguer.h"
+
 namespace kvstream::engine {
+
 void Lookups::Begin(Lookup lookup, TimeNs now) {
   parts_.stats->lookups.Add();
   Running running;
@@ -75,6 +78,7 @@ void Lookups::Finish(Running& running, TimeNs now) {
   if (const uint32_t run = running.result.leading_run; run > 0) {
     const size_t last = (run - 1) * size_t{running.lookup.members};
     parts_.index->Touch(running.lookup.digests[last], now, running.learned);
+    if (cataloguer_ != nullptr) cataloguer_->OnUsed(running.lookup.digests[last], now);
   }
   stats.lookup_us.Observe(static_cast<uint64_t>((now - running.began) / kMicrosecond));
   if (running.lookup.lease_for > 0) {

@@ -21,6 +21,8 @@
 
 namespace kvstream::engine {
 
+class Cataloguer;
+
 class Lookups {
  public:
   struct Parts {
@@ -32,6 +34,9 @@ class Lookups {
     uint32_t tiers = 0;
   };
   explicit Lookups(const Parts& parts) : parts_(parts) {}
+
+  // Is told what is used; once, before the first.
+  void SetCataloguer(Cataloguer* cataloguer) { cataloguer_ = cataloguer; }
 
   void Begin(Lookup lookup, TimeNs now);
   // A turn's worth of work on them all, in their turn.
@@ -65,6 +70,7 @@ class Lookups {
   };
 
   const Parts parts_;
+  Cataloguer* cataloguer_ = nullptr;
   std::deque<Running> running_;
   std::vector<Answer> answers_;
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -18,6 +19,9 @@
 #include "server/base/clock.h"
 #include "server/base/errno_status.h"
 #include "server/base/logging.h"
+#include "server/catalog/folder.h"
+#include "server/catalog/node_id.h"
+#include "server/catalog/node_log.h"
 #include "server/store/chunk_format.h"
 #include "server/store/chunk_key.h"
 #include "server/store/index_snapshot.h"
@@ -105,16 +109,23 @@ void RestoreRun::ReadSnapshot() {
       spdlog::warn("index snapshot not used: tier={} file={} cause={}", plan_.name, plan_.snapshot,
                    std::string(reader.status().message()));
     }
-    return Post(opened);
+    Post(opened);
+    if (plan_.catalog) (void)ReadCatalog();
+    return;
   }
   opened.file_bytes = reader->file_bytes();
   Post(opened);
   const uint32_t age = SecondsSince(static_cast<int64_t>(reader->seconds()));
   std::vector<FoundFile> files;
-  if (plan_.walk) named_.reserve(reader->files());
+  named_.reserve(reader->files());
   bool more = true;
   reader->ForEach([&](const store::OwnFile& own) {
-    if (plan_.walk) named_.insert(own.chunk.key);
+    named_.insert(own.chunk.key);
+    return true;
+  });
+  // The younger first.
+  if (plan_.catalog && !ReadCatalog()) return;
+  reader->ForEach([&](const store::OwnFile& own) {
     files.push_back(FoundFileOf(own, age));
     more = files.size() < kFilesAtOnce || Deliver(std::exchange(files, {}));
     return more;
@@ -122,6 +133,43 @@ void RestoreRun::ReadSnapshot() {
   if (!more || !Deliver(std::move(files))) return;
   spdlog::info("index snapshot read: tier={} files={} bytes={} age_s={} ms={}", plan_.name,
                reader->files(), reader->file_bytes(), age, (Now() - began) / kMillisecond);
+}
+
+bool RestoreRun::ReadCatalog() {
+  Counter calls;
+  const auto node = catalog::LoadNodeId(plan_.home.get());
+  absl::Status status = node.status();
+  std::vector<FoundFile> files;
+  if (node.ok()) {
+    auto folder = catalog::Folder::Open(plan_.root.fd.get(), catalog::kNodesFolder, &calls);
+    status = folder.status();
+    if (folder.ok()) {
+      status = catalog::ReadNodeFiles(*folder, *node, [&](const store::CatalogEntry& file) {
+        if (!named_.contains(file.chunk.key)) {
+          files.push_back(FoundFileOf({file.chunk, file.before, 0}, 0));
+        }
+        return GoOn();
+      });
+    }
+  }
+  if (!Listened()) return false;
+  if (!status.ok()) {
+    spdlog::warn("this node's log in the catalog is not used: tier={} cause={}", plan_.name,
+                 std::string(status.message()));
+  } else if (!files.empty()) {
+    spdlog::info("files that the snapshot does not name: tier={} files={}", plan_.name,
+                 files.size());
+  }
+  for (size_t end = files.size(); end > 0;) {
+    const size_t begin = end - std::min(end, kFilesAtOnce);
+    std::vector<FoundFile> some(
+        std::make_move_iterator(files.begin() + static_cast<int64_t>(begin)),
+        std::make_move_iterator(files.begin() + static_cast<int64_t>(end)));
+    std::ranges::reverse(some);
+    if (!Deliver(std::move(some))) return false;
+    end = begin;
+  }
+  return true;
 }
 
 void RestoreRun::Walk() {

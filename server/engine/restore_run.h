@@ -1,6 +1,7 @@
 // Finds the files that were on a tier before this start: first those that the index snapshot names,
 // without a look at them, then all that a walk meets and the snapshot does not name, by their
-// headers. On the way the walk removes temporary files of daemons that are gone.
+// headers. On the way the walk removes temporary files of daemons that are gone. On a shared tier,
+// which is not walked, this node's own log in the catalog says what is younger than the snapshot.
 //
 // Thread rule: Run on a thread of its own, which may hang with the file system; all else from any
 // thread, never blocking on files. Held by shared_ptr: whoever lets go of one that hangs leaves it
@@ -40,6 +41,8 @@ class RestoreRun : public std::enable_shared_from_this<RestoreRun> {
     std::string snapshot;
     // Files that the snapshot does not name are looked for.
     bool walk = false;
+    // What this node's log in the catalog of the tier names is taken, too.
+    bool catalog = false;
     TimeNs temporaries_grace = 0;
   };
 
@@ -65,6 +68,9 @@ class RestoreRun : public std::enable_shared_from_this<RestoreRun> {
   static constexpr size_t kReaders = 4;
 
   void ReadSnapshot();
+  // What this node has published since the snapshot, as it has told the others. False: the run
+  // ends.
+  bool ReadCatalog();
   void Walk();
   // False: the run ends.
   bool ReadHeaders(std::vector<std::string>* paths);

@@ -80,10 +80,11 @@ void Restorer::Begin(TierId tier, TimeNs now) {
     return OnOpened({tier, root.mount, 0});
   }
   Home home = HomeOf(tier);
+  const bool catalog = keep.capacity.shared && keep.capacity.hints_max > 0 && home.root.valid();
   auto run = std::make_shared<RestoreRun>(
       parts_.poster, parts_.stats,
       RestoreRun::Plan{tier, opened.options().name, std::move(root), opened.facts().direct,
-                       std::move(home.root), std::move(home.path), !keep.capacity.shared,
+                       std::move(home.root), std::move(home.path), !keep.capacity.shared, catalog,
                        options_->temporaries_grace});
   parts_.asides->NoteChanges(tier, true);
   try {

@@ -179,10 +179,14 @@ void Scrubber::OnRepaired(const FileRepaired& event) {
       known_->shape != event.header.shape) {
     return;
   }
-  parts_.index->AddReplica(
-      {event.key, store::SiblingsOfEncodedKey(event.header.encoded_key), event.name_space,
-       event.header.shape, event.header.content, event.header.checksums},
-      event.tier);
+  const store::ChunkFacts chunk{event.key,
+                                store::SiblingsOfEncodedKey(event.header.encoded_key),
+                                event.name_space,
+                                event.header.shape,
+                                event.header.content,
+                                event.header.checksums};
+  parts_.index->AddReplica(chunk, event.tier);
+  parts_.asides->NotePublished(event.tier, chunk, /*own=*/true);
 }
 
 void Scrubber::ForgetEnded() {

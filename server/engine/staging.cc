@@ -269,7 +269,7 @@ void Staging::Published(StagedChunk& chunk, TierId tier, const ContentId& conten
   facts.content = content;
   facts.checksums = checksums;
   parts_.index->AddReplica(facts, tier, own);
-  parts_.asides->NotePublished(tier, chunk.key);
+  parts_.asides->NotePublished(tier, facts, own);
   chunk.durable = true;
   Notify(chunk, absl::StatusCode::kOk);
 }

@@ -99,6 +99,22 @@ struct TierEngineStats {
   // Those that could not be written; and whether it was so the last time.
   Counter snapshot_failures;
   Gauge snapshot_failing;
+  // Of a shared tier: files of other nodes that the index knows of, those that it has heard of, and
+  // those that it had no room for.
+  Gauge hints;
+  Counter hints_heard;
+  Counter hints_refused;
+  // Its catalog cannot be read or written, or does not answer; and what the other nodes are not
+  // told because of that, in frames.
+  Gauge catalog_failing;
+  Counter catalog_frames_unsaid;
+  // Calls for it that ask the file system for more than bytes.
+  Counter catalog_metadata_calls;
+  // Frames of other nodes that were left out, since they are damaged.
+  Counter catalog_frames_damaged;
+  // Times that this node began to merge what all say, and whether it does.
+  Counter catalog_terms;
+  Gauge catalog_leads;
   // A scrub of it hangs in a system call, and was left behind.
   Gauge scrub_hung;
   // Damaged files that the last scrub has not made whole again.

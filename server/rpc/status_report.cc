@@ -84,6 +84,9 @@ void FillTierFromEngine(const engine::TierEngineStats& stats, v1::TierStatus* ou
   out->set_eviction_failures(stats.eviction_failures.Get());
   out->set_evictions_stuck(stats.evictions_stuck.Get());
   out->set_restoring(stats.restoring.Get() != 0);
+  out->set_hints(stats.hints.Get());
+  out->set_hints_refused(stats.hints_refused.Get());
+  out->set_catalog_leads(stats.catalog_leads.Get() != 0);
 }
 
 void AddTierConditions(const std::string& name, const tier::TierFacts& facts,
@@ -197,6 +200,15 @@ void AddEngineConditions(const std::string& name, const engine::TierEngineStats&
     status->add_conditions("the index snapshot of " + tier +
                            " could not be written: a restart looks for its files by a walk, or not "
                            "at all where it is shared");
+  }
+  if (stats.catalog_failing.Get() != 0) {
+    status->add_conditions(tier +
+                           ": its catalog cannot be read or written: this node and the others "
+                           "do not hear of each other's chunks");
+  }
+  if (stats.hints_refused.Get() > 0) {
+    status->add_conditions(tier + ": more files of other nodes than hints_max; since the start " +
+                           std::to_string(stats.hints_refused.Get()) + " were not taken in");
   }
   if (stats.scrub_hung.Get() != 0) {
     status->add_conditions(tier + ": a scrub of it hangs and was left behind");

@@ -18,8 +18,11 @@ namespace kvstream::tier {
 namespace {
 
 constexpr std::string_view kTop = "v1";
-// Below it, with the index snapshots: ours, and no chunks.
+// Below it, ours and no chunks: the index snapshots, what nodes tell each other, and which node
+// this is.
 constexpr std::string_view kIndexFolder = "index";
+constexpr std::string_view kCatalogFolder = "catalog";
+constexpr std::string_view kNodeFile = "node";
 constexpr std::string_view kSuffix = ".kv";
 constexpr size_t kDigestDigits = 32;
 constexpr size_t kFolderDigits = 2;
@@ -107,6 +110,8 @@ class Walk {
       const EntryKind kind = EntryKindOf(dirfd(folder), *entry);
       if (level == 0 && kind == EntryKind::kFolder && name == kIndexFolder) {
         PassTemporaries(folder, entry->d_name);
+      } else if (level == 0 && (name == kCatalogFolder || name == kNodeFile)) {
+        continue;
       } else if (level < kFolderLevels) {
         if (kind != EntryKind::kFolder ||
             !IsHex(name, level == 0 ? kDigestDigits : kFolderDigits)) {

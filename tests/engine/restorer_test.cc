@@ -49,9 +49,10 @@ class RestorerTest : public testing::Test, public tier::CompletionSink, public E
   // As Staging does it.
   void Publish(uint8_t number) {
     const std::vector<uint64_t> checksums = {number};
-    index_.AddReplica({Key(number), SiblingsId{number}, {}, kShape, ContentOf(number), checksums},
-                      kTier);
-    asides_.NotePublished(kTier, Key(number));
+    const store::ChunkFacts chunk{Key(number), SiblingsId{number}, {},
+                                  kShape,      ContentOf(number),  checksums};
+    index_.AddReplica(chunk, kTier);
+    asides_.NotePublished(kTier, chunk, /*own=*/true);
   }
   bool Has(uint8_t number) const { return index_.OnTiers(Key(number), TierSet::Of(kTier)); }
 

@@ -1,5 +1,6 @@
 #include "tests/support/fake_tier.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -180,6 +181,12 @@ void FakeTier::Crash() {
   due_.clear();
   reads_.Clear();
   writes_.Clear();
+}
+
+tier::TierRoot FakeTier::Root() const {
+  if (options_.tier.root.empty()) return {};
+  const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  return {UniqueFd(open(options_.tier.root.c_str(), flags)), stats_.remounts.Get()};
 }
 
 bool FakeTier::Stop(TimeNs deadline) {

@@ -32,7 +32,7 @@ namespace kvstream::test {
 class FakeTier final : public tier::Tier {
  public:
   struct Options {
-    // Only id and name matter.
+    // Only id, name and root matter.
     tier::TierOptions tier;
     // Bytes per second; 0 stands still.
     uint64_t read_rate = kGiB;
@@ -65,7 +65,8 @@ class FakeTier final : public tier::Tier {
   absl::AnyInvocable<absl::Status()> Recheck() const override {
     return [] { return absl::OkStatus(); };
   }
-  tier::TierRoot Root() const override { return {}; }
+  // Of the folder that the options name, where they do.
+  tier::TierRoot Root() const override;
   // Advances to `deadline`, or until nothing is left.
   [[nodiscard]] bool Stop(TimeNs deadline) override;
 

@@ -1,0 +1,37 @@
+// What is heard of other nodes' files on a shared tier, as plain structs: events of the thread that
+// listens (CatalogRun) for the loop (Cataloguer).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/base/types.h"
+#include "server/catalog/shared_catalog.h"
+#include "server/engine/restore_api.h"
+
+namespace kvstream::engine {
+
+struct CatalogOptions {
+  // From one look at the catalog to the next.
+  TimeNs every = kSecond;
+  // The use of another node's chunk is told this often at most.
+  TimeNs use_every = 600 * kSecond;
+  catalog::CatalogTimes times;
+};
+
+class CatalogRun;
+
+struct HintsHeard {
+  TierId tier;
+  // tier::TierRoot::mount of the file system that it was heard on.
+  uint64_t mount = 0;
+  std::vector<FoundFile> files;
+  std::vector<KeyDigest> gone;
+  // Siblings of chunks that others have used.
+  std::vector<SiblingsId> used;
+  // To be told that they were taken: it waits for that.
+  std::shared_ptr<CatalogRun> run;
+};
+
+}  // namespace kvstream::engine

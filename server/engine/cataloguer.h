@@ -1,0 +1,99 @@
+// Tells other nodes, by the catalog of a shared tier, what this one publishes there, gives up and
+// uses, and takes what they tell into the index: hints, which a read that does not find the file
+// withdraws. A chunk that another node has stored is a hit here a few seconds later.
+//
+// Thread rule: the engine loop; Stop once the loop has ended. Ownership: borrows the parts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/base/quiet_period.h"
+#include "server/base/types.h"
+#include "server/catalog/stats.h"
+#include "server/engine/asides.h"
+#include "server/engine/capacity.h"
+#include "server/engine/catalog_api.h"
+#include "server/engine/catalog_run.h"
+#include "server/engine/events.h"
+#include "server/engine/evictor.h"
+#include "server/engine/restorer.h"
+#include "server/engine/stats.h"
+#include "server/store/catalog_log.h"
+#include "server/store/chunk_index.h"
+#include "server/tier/tier.h"
+
+namespace kvstream::engine {
+
+class Cataloguer final : public NameListener {
+ public:
+  struct Parts {
+    std::vector<tier::Tier*> tiers;
+    store::ChunkIndex* index = nullptr;
+    const Evictor* evictor = nullptr;
+    const Restorer* restorer = nullptr;
+    EventPoster* poster = nullptr;
+    EngineStats* stats = nullptr;
+  };
+  // Nothing: no catalogs. `capacities` by TierId: of shared tiers with hints_max above 0.
+  Cataloguer(const Parts& parts, const std::optional<CatalogOptions>& options,
+             const std::vector<CapacityOptions>& capacities);
+  Cataloguer(const Cataloguer&) = delete;
+  Cataloguer& operator=(const Cataloguer&) = delete;
+  ~Cataloguer();
+
+  void OnPublished(TierId tier, const store::ChunkFacts& chunk) override;
+  void OnGone(TierId tier, const KeyDigest& key) override;
+  // The chunk, and all before it in its prefix, were used here.
+  void OnUsed(const KeyDigest& key, TimeNs now);
+  void OnHeard(const HintsHeard& event, TimeNs now);
+
+  // Begins with tiers that are new, or on a new file system, and hands on what is to be said.
+  void Tick(TimeNs now);
+  TimeNs NextDeadline() const;
+  void PublishStats(TimeNs now);
+
+  // Says what waits. Runs that have not ended by `deadline` are left behind.
+  void Stop(TimeNs deadline);
+
+ private:
+  // Frames that wait for a file system that does not answer: 16 MiB. More is not said.
+  static constexpr size_t kUnsaidMax = 64;
+  // Chunks of others whose use was told lately.
+  static constexpr size_t kUsesMax = 65536;
+  // A look that takes longer hangs.
+  static constexpr TimeNs kLookMax = 30 * kSecond;
+
+  struct Keep {
+    // Of other nodes' files; 0: no catalog of this tier.
+    uint64_t hints_max = 0;
+    std::optional<uint64_t> mount;
+    std::shared_ptr<CatalogRun> run;
+    // Of all its runs, which may hang for longer than this lives.
+    std::shared_ptr<catalog::CatalogStats> counts = std::make_shared<catalog::CatalogStats>();
+    TimeNs began_at = 0;
+    store::CatalogFrame frame;
+    TimeNs say_at = kNever;  // What is in the frame.
+    QuietPeriod unsaid_quiet;
+    QuietPeriod failure_quiet;
+  };
+
+  void Begin(TierId tier, TimeNs now);
+  void Add(TierId tier, const store::CatalogEntry& entry);
+  void Say(TierId tier);
+  // What of a run's numbers is not in the tier's yet.
+  void PublishRun(TierId tier, TimeNs now);
+
+  const Parts parts_;
+  const std::optional<CatalogOptions> options_;
+  std::deque<Keep> keeps_;  // By TierId.
+  absl::flat_hash_map<SiblingsId, TimeNs> uses_;
+  TimeNs now_ = 0;  // Of the last turn.
+};
+
+}  // namespace kvstream::engine
