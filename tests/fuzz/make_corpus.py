@@ -53,6 +53,21 @@ def chunk_files():
     yield "four_segments", struct.pack("<BHBHBBB", 3, 20000, 4, 16384, 0, 1, 48) + b"p" * 3000
 
 
+def catalogs():
+    """Entries of a frame."""
+    kind = b"\0" + b"n" * 16 + struct.pack("<QQ", 5000, 4096)
+    file = b"\1" + b"k" * 16 + b"c" * 16 + struct.pack("<QQIQQ", 7, 6, 0, 11, 22)
+    gone = b"\2" + b"k" * 16
+    used = b"\3" + struct.pack("<Q", 7)
+    yield "every_entry", kind + file + gone + used
+    yield "two_kinds", kind + b"\0" + b"m" * 16 + struct.pack("<QQ", 4096, 4096) + file
+    yield "no_kind", file
+    yield "no_shape", b"\0" + b"n" * 16 + struct.pack("<QQ", 1 << 63, 1)
+    yield "cut_short", kind + file[:-1]
+    yield "says_that_it_lives", b""
+    yield "a_log", b"KVSCATLG" + struct.pack("<IIQ", 1, 0, 0) + b"w" * 24 + b"KVSF"
+
+
 def layouts():
     """Allocation, block count, tensors (offset, stride, runs), then blocks, offset, bytes, most."""
     def number(n):
@@ -195,7 +210,8 @@ def handoffs():
 
 def main():
     for target, inputs in (("chunk_header", chunk_headers), ("chunk_file", chunk_files),
-                           ("layout", layouts), ("session", sessions), ("unary", unaries),
+                           ("catalog", catalogs), ("layout", layouts), ("session", sessions),
+                           ("unary", unaries),
                            ("handoff", handoffs)):
         folder = os.path.join(HERE, "corpus", target)
         os.makedirs(folder, exist_ok=True)
