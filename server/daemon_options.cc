@@ -104,7 +104,7 @@ engine::EngineOptions EngineOptionsOf(const config::Options& options,
                                    .quarantine_bytes = std::min(tier.quarantine_bytes, window / 2),
                                    .ahead = options.routing.ahead});
     engine.capacities.push_back(
-        {tier.capacity_bytes, tier.free_percent_min, tier.shared, tier.hints_max});
+        {tier.capacity_bytes, tier.free_percent_min, tier.shared, tier.hints_max, tier.gone_after});
     engine.writes.lanes.push_back(
         {.window_bytes = tier.write_window_bytes, .backlog_bytes = tier.write_backlog_bytes});
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "server/base/errno_status.h"
@@ -86,6 +87,23 @@ absl::StatusOr<UniqueFd> Folder::OpenToWrite(const std::string& name) const {
   UniqueFd fd(openat(fd_.get(), name.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd.valid()) return ErrnoStatus(errno, "open", name);
   return fd;
+}
+
+absl::StatusOr<int64_t> Folder::ModifiedAt(const std::string& name) const {
+  calls_->Add();
+  struct stat file {};
+  if (fstatat(fd_.get(), name.c_str(), &file, AT_SYMLINK_NOFOLLOW) != 0) {
+    return ErrnoStatus(errno, "stat", name);
+  }
+  return static_cast<int64_t>(file.st_mtim.tv_sec);
+}
+
+absl::Status Folder::Move(const std::string& from, const std::string& to) const {
+  calls_->Add();
+  if (renameat(fd_.get(), from.c_str(), fd_.get(), to.c_str()) != 0) {
+    return ErrnoStatus(errno, "rename", from);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Folder::Rename(const std::string& from, const std::string& to) const {

@@ -32,6 +32,10 @@ class Folder {
   // A file that nobody has made before, for writing. ALREADY_EXISTS.
   absl::StatusOr<UniqueFd> Create(const std::string& name) const;
   absl::StatusOr<UniqueFd> OpenToWrite(const std::string& name) const;
+  // In seconds, by the file system's own clock.
+  absl::StatusOr<int64_t> ModifiedAt(const std::string& name) const;
+  // Of those who move a file at once one succeeds; the others, NOT_FOUND.
+  absl::Status Move(const std::string& from, const std::string& to) const;
   // Never takes a name that there is: ALREADY_EXISTS.
   absl::Status Rename(const std::string& from, const std::string& to) const;
   // OK where there was none.

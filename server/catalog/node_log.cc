@@ -69,10 +69,11 @@ absl::StatusOr<NodeLog> NodeLog::Begin(const Folder* nodes, const LogName& name)
   return log;
 }
 
-absl::StatusOr<NodeLog> NodeLog::Open(const Folder* nodes, const store::NodeId& node) {
+absl::StatusOr<NodeLog> NodeLog::Open(const Folder* nodes, const store::NodeId& node,
+                                      uint64_t after) {
   const auto newest = FindLog(*nodes, node);
   if (!newest.ok()) return newest.status();
-  if (!newest->has_value()) return Begin(nodes, {node, 1});
+  if (!newest->has_value()) return Begin(nodes, {node, after + 1});
   RemoveOlder(*nodes, **newest);
   const std::string name = ToString(**newest);
   const auto bytes = nodes->Read(name, 0, kLogBytesMax);
@@ -105,6 +106,14 @@ absl::Status NodeLog::Append(std::string_view frames) {
   if (absl::Status s = WriteAt(fd_.get(), frames, bytes_, ToString(name_)); !s.ok()) return s;
   bytes_ += frames.size();
   return absl::OkStatus();
+}
+
+absl::Status NodeLog::CheckName() const {
+  const auto there = nodes_->ModifiedAt(ToString(name_));
+  if (absl::IsNotFound(there.status())) {
+    return absl::AbortedError("another node has taken over " + ToString(name_));
+  }
+  return there.status();
 }
 
 absl::Status NodeLog::MaybeCompact(TimeNs now) {
@@ -160,17 +169,22 @@ void NodeLog::RemoveOlder(const Folder& nodes, const LogName& name) {
   }
 }
 
-absl::Status ReadNodeFiles(const Folder& nodes, const store::NodeId& node,
-                           absl::FunctionRef<bool(const store::CatalogEntry& file)> visit) {
-  const auto newest = FindLog(nodes, node);
-  if (!newest.ok()) return newest.status();
-  if (!newest->has_value()) return absl::OkStatus();
-  const auto bytes = nodes.Read(ToString(**newest), 0, kLogBytesMax);
+absl::Status ReadLogFiles(const Folder& nodes, const std::string& name,
+                          absl::FunctionRef<bool(const store::CatalogEntry& file)> visit) {
+  const auto bytes = nodes.Read(name, 0, kLogBytesMax);
   if (!bytes.ok()) return bytes.status();
   const auto header = store::DecodeCatalogHeader(*bytes);
   if (!header.ok()) return header.status();
   store::ReadLiveFiles(std::string_view(*bytes).substr(store::kCatalogHeaderBytes), visit);
   return absl::OkStatus();
+}
+
+absl::Status ReadNodeFiles(const Folder& nodes, const store::NodeId& node,
+                           absl::FunctionRef<bool(const store::CatalogEntry& file)> visit) {
+  const auto newest = FindLog(nodes, node);
+  if (!newest.ok()) return newest.status();
+  if (!newest->has_value()) return absl::OkStatus();
+  return ReadLogFiles(nodes, ToString(**newest), visit);
 }
 
 }  // namespace kvstream::catalog

@@ -37,9 +37,11 @@ absl::StatusOr<std::optional<LogName>> FindLog(const Folder& nodes, const store:
 
 class NodeLog {
  public:
-  // Goes on behind what is whole of the newest log, or begins one. UNIMPLEMENTED: that is of a
-  // version that this build does not know.
-  static absl::StatusOr<NodeLog> Open(const Folder* nodes, const store::NodeId& node);
+  // Goes on behind what is whole of the newest log, or begins one, numbered from `after` on: who
+  // follows the one before must not take it for that. UNIMPLEMENTED: the newest is of a version
+  // that this build does not know.
+  static absl::StatusOr<NodeLog> Open(const Folder* nodes, const store::NodeId& node,
+                                      uint64_t after = 0);
 
   // All of it or, after an error, nothing that a reader takes for whole.
   absl::Status Append(std::string_view frames);
@@ -47,8 +49,11 @@ class NodeLog {
   // log before stays for a while: who follows it has the rest of it to read.
   absl::Status MaybeCompact(TimeNs now);
 
+  // ABORTED: somebody has taken it, and what is appended is read by nobody.
+  absl::Status CheckName() const;
+
   uint64_t bytes() const { return bytes_; }
-  uint64_t number() const { return name_.number; }
+  const LogName& name() const { return name_; }
 
  private:
   // Below this it is not worth it.
@@ -72,8 +77,11 @@ class NodeLog {
   TimeNs old_goes_at_ = kNever;
 };
 
-// The files that the node's newest log says are there, in the order in which they came; false ends
-// it. OK where there is no log.
+// The files that a log says are there, in the order in which they came; false ends it. Takes twice
+// the log's length in memory. Errors: those of DecodeCatalogHeader, too.
+absl::Status ReadLogFiles(const Folder& nodes, const std::string& name,
+                          absl::FunctionRef<bool(const store::CatalogEntry& file)> visit);
+// The same of the node's newest log. OK where there is none.
 absl::Status ReadNodeFiles(const Folder& nodes, const store::NodeId& node,
                            absl::FunctionRef<bool(const store::CatalogEntry& file)> visit);
 

@@ -3,13 +3,15 @@
 #include <optional>
 #include <utility>
 
+#include "server/catalog/adoption.h"
+
 namespace kvstream::catalog {
 namespace {
 
 constexpr char kMergedFolder[] = "v1/catalog/merged";
 
 // A merged log is nobody's: its name is that of a node's log, of a node of zeros.
-std::string MergedName(uint64_t number) { return ToString({{}, number}); }
+std::string MergedName(uint64_t number) { return ToString(LogName{{}, number}); }
 
 }  // namespace
 
@@ -26,16 +28,23 @@ SharedCatalog::SharedCatalog(Folder nodes, Folder merged, const store::NodeId& n
 absl::StatusOr<std::unique_ptr<SharedCatalog>> SharedCatalog::Open(int root_fd,
                                                                    const store::NodeId& node,
                                                                    const CatalogTimes& times,
-                                                                   CatalogStats* stats) {
+                                                                   CatalogStats* stats,
+                                                                   bool* was_taken) {
   auto nodes = Folder::Open(root_fd, kNodesFolder, &stats->metadata_calls);
   if (!nodes.ok()) return nodes.status();
   auto merged = Folder::Open(root_fd, kMergedFolder, &stats->metadata_calls);
   if (!merged.ok()) return merged.status();
   std::unique_ptr<SharedCatalog> catalog(
       new SharedCatalog(*std::move(nodes), *std::move(merged), node, times, stats));
-  auto own = NodeLog::Open(&catalog->nodes_, node);
+  const auto taken = LastTaken(catalog->nodes_, node);
+  if (!taken.ok()) return taken.status();
+  auto own = NodeLog::Open(&catalog->nodes_, node, *taken);
   if (!own.ok()) return own.status();
   catalog->own_ = std::make_unique<NodeLog>(*std::move(own));
+  *was_taken = *taken > 0;
+  if (*taken > 0) {
+    if (absl::Status s = ForgetTaken(catalog->nodes_, node); !s.ok()) return s;
+  }
   return catalog;
 }
 
@@ -45,6 +54,7 @@ absl::Status SharedCatalog::Say(std::string_view frames, TimeNs now) {
     if (now < said_at_ + times_.node_sign_every) return own_->MaybeCompact(now);
     frames = sign = store::CatalogFrame().Take(node_);
   }
+  if (absl::Status s = own_->CheckName(); !s.ok()) return s;
   if (absl::Status s = own_->Append(frames); !s.ok()) return s;
   said_at_ = now;
   return own_->MaybeCompact(now);
@@ -111,6 +121,36 @@ absl::Status SharedCatalog::Lead(TimeNs now) {
   stats_->terms.Add();
   stats_->leads.Set(1);
   return AppendMerged(store::EncodeCatalogHeader({node_, number_}), now);
+}
+
+absl::Status SharedCatalog::Adopt(TimeNs now, OnEntry on_file) {
+  if (!leads_ || times_.gone_after_seconds == 0) return absl::OkStatus();
+  if (looked_for_gone_at_ > 0 && now < looked_for_gone_at_ + times_.gone_look_every) {
+    return absl::OkStatus();
+  }
+  looked_for_gone_at_ = now;
+  // Its time is what others' are compared with.
+  if (absl::Status s = own_->Append(store::CatalogFrame().Take(node_)); !s.ok()) return s;
+  const auto claims = TakeLogs(nodes_, own_->name(), times_.gone_after_seconds);
+  if (!claims.ok()) return claims.status();
+  for (const Claim& claim : *claims) {
+    store::CatalogFrame frame;
+    absl::Status said;
+    const absl::Status read = ReadLogFiles(nodes_, ToString(claim), [&](const auto& file) {
+      on_file(file);
+      frame.Add(file);
+      if (frame.full()) said = own_->Append(frame.Take(node_));
+      return said.ok();
+    });
+    if (said.ok() && !frame.empty()) said = own_->Append(frame.Take(node_));
+    if (!said.ok()) return said;
+    // What cannot be read now is tried again; what is none, or of a later version, is left.
+    if (absl::IsDataLoss(read) || absl::IsUnimplemented(read)) continue;
+    if (!read.ok()) return read;
+    if (absl::Status s = FinishClaim(nodes_, claim); !s.ok()) return s;
+    stats_->nodes_adopted.Add();
+  }
+  return absl::OkStatus();
 }
 
 void SharedCatalog::RemoveOlderMerged() {

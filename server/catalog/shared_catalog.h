@@ -7,6 +7,8 @@
 // whoever has seen nothing new in it for a while, and the leader writes signs of life. Two leaders
 // at once, or none for a while, cost time alone: all that is said here is a hint.
 //
+// The leader also takes over the files of nodes that are gone (adoption.h).
+//
 // Thread rule: one thread, which may hang with the file system; the numbers any.
 // Errors: as Folder; UNIMPLEMENTED: somebody writes a version that this build does not know.
 #pragma once
@@ -24,33 +26,29 @@
 #include "server/catalog/folder.h"
 #include "server/catalog/log_reader.h"
 #include "server/catalog/node_log.h"
+#include "server/catalog/options.h"
 #include "server/catalog/stats.h"
 #include "server/store/catalog_log.h"
 
 namespace kvstream::catalog {
 
-struct CatalogTimes {
-  // From one sign of life to the next, where there is nothing else to say: of the leader in the
-  // merged log, of each node in its own.
-  TimeNs leader_sign_every = 2 * kSecond;
-  TimeNs node_sign_every = 60 * kSecond;
-  // How long a merged log may stand still before another node leads.
-  TimeNs leader_patience = 10 * kSecond;
-};
-
 class SharedCatalog {
  public:
-  // `stats` outlives it.
+  // `stats` outlives it. Where another node has taken this one's files it begins anew, and
+  // `was_taken` says so.
   static absl::StatusOr<std::unique_ptr<SharedCatalog>> Open(int root_fd, const store::NodeId& node,
                                                              const CatalogTimes& times,
-                                                             CatalogStats* stats);
+                                                             CatalogStats* stats, bool* was_taken);
 
   // Says the frames, which are this node's, to the others; a sign of life where there are none, now
-  // and then.
+  // and then. ABORTED: another node has taken this one's files meanwhile. It is to be opened anew.
   absl::Status Say(std::string_view frames, TimeNs now);
   // Hears what the others have said since the last time, and merges where this node leads.
   using OnEntry = absl::FunctionRef<void(const store::CatalogEntry& entry)>;
   absl::Status Hear(TimeNs now, OnEntry on_entry);
+  // Files of nodes that are gone, which are this node's from now on, and which it has said to be;
+  // now and then, where it leads.
+  absl::Status Adopt(TimeNs now, OnEntry on_file);
 
  private:
   // Below this a merged log is not written anew.
@@ -84,6 +82,7 @@ class SharedCatalog {
   CatalogStats* const stats_;
   std::unique_ptr<NodeLog> own_;
   TimeNs said_at_ = 0;
+  TimeNs looked_for_gone_at_ = 0;
 
   // Of the merged log that is followed, or led.
   uint64_t number_ = 0;

@@ -13,6 +13,8 @@ struct CatalogStats {
   // Times that this node began to lead, and whether it does.
   Counter terms;
   Gauge leads;
+  // Logs of nodes that are gone, of which this one has taken over the files.
+  Counter nodes_adopted;
 };
 
 }  // namespace kvstream::catalog

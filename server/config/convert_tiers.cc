@@ -89,6 +89,9 @@ TierOptions ConvertTier(const v1::Tier& in, const std::string& field, Problems& 
   if (in.shared()) {
     out.hints_max = problems.InRange(absl::StrCat(field, ".hints_max"),
                                      in.has_hints_max() ? in.hints_max() : kHints, {0, 100000000});
+    out.gone_after = static_cast<TimeNs>(problems.InRange(absl::StrCat(field, ".gone_after_hours"),
+                                                          in.gone_after_hours(), {0, 8760})) *
+                     3600 * kSecond;
   }
   out.io_engine = EngineOf(in.io_engine());
   out.io_threads = static_cast<uint32_t>(

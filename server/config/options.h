@@ -32,6 +32,8 @@ struct TierOptions {
   uint32_t free_percent_min = 0;
   // Of a shared tier; 0: no catalog.
   uint64_t hints_max = 0;
+  // Of a shared tier; 0: never.
+  TimeNs gone_after = 0;
 };
 
 enum class Policy { kCompletion, kRequestAtATime, kSingle, kFixed, kPublished };

@@ -18,6 +18,8 @@ struct CapacityOptions {
   // Of a shared tier: how many files of other nodes are remembered. 0: this node neither tells the
   // others of its files nor hears of theirs.
   uint64_t hints_max = 0;
+  // Of a shared tier: after how long without a word another node is taken for gone; 0: never.
+  TimeNs gone_after = 0;
 };
 
 // By TierId.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "server/base/types.h"
-#include "server/catalog/shared_catalog.h"
+#include "server/catalog/options.h"
 #include "server/engine/restore_api.h"
 
 namespace kvstream::engine {
@@ -26,6 +26,10 @@ struct HintsHeard {
   TierId tier;
   // tier::TierRoot::mount of the file system that it was heard on.
   uint64_t mount = 0;
+  // Another node has taken over this one's files: they are no longer its own. Before all else.
+  bool disowned = false;
+  // Files of a node that is gone, which are this one's from now on.
+  std::vector<FoundFile> adopted;
   std::vector<FoundFile> files;
   std::vector<KeyDigest> gone;
   // Siblings of chunks that others have used.

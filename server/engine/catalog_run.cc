@@ -8,6 +8,21 @@
 #include "server/catalog/node_id.h"
 
 namespace kvstream::engine {
+namespace {
+
+FoundFile FoundFileOf(const store::CatalogEntry& file) {
+  const store::ChunkFacts& chunk = file.chunk;
+  return {.key = chunk.key,
+          .siblings = chunk.siblings,
+          .name_space = chunk.name_space,
+          .shape = chunk.shape,
+          .content = chunk.content,
+          .checksums = {chunk.checksums.begin(), chunk.checksums.end()},
+          .before = file.before,
+          .unused_seconds = 0};
+}
+
+}  // namespace
 
 void CatalogRun::Run() {
   pthread_setname_np(pthread_self(), "catalog");
@@ -15,7 +30,8 @@ void CatalogRun::Run() {
   while (more) {
     more = WaitForLook();
     // The last one says what waits, and hears nothing that anybody would take.
-    absl::Status status = more ? Look() : SayAll();
+    absl::Status status = Open();
+    if (status.ok()) status = more ? Look() : SayAll();
     MutexLock lock(&mu_);
     status_ = std::move(status);
     looked_at_ = Now();
@@ -34,26 +50,37 @@ bool CatalogRun::WaitForLook() {
   return !stopped_;
 }
 
+absl::Status CatalogRun::Open() {
+  if (catalog_ != nullptr) return absl::OkStatus();
+  const auto node = catalog::LoadNodeId(plan_.home.get());
+  if (!node.ok()) return node.status();
+  node_ = *node;
+  bool was_taken = false;
+  auto opened = catalog::SharedCatalog::Open(plan_.root.fd.get(), node_, plan_.options.times,
+                                             counts_.get(), &was_taken);
+  if (!opened.ok()) return opened.status();
+  catalog_ = *std::move(opened);
+  heard_.disowned = was_taken;
+  return absl::OkStatus();
+}
+
 absl::Status CatalogRun::Look() {
-  if (catalog_ == nullptr) {
-    const auto node = catalog::LoadNodeId(plan_.home.get());
-    if (!node.ok()) return node.status();
-    node_ = *node;
-    auto opened = catalog::SharedCatalog::Open(plan_.root.fd.get(), node_, plan_.options.times,
-                                               counts_.get());
-    if (!opened.ok()) return opened.status();
-    catalog_ = *std::move(opened);
-  }
   // What cannot be said keeps nobody from hearing.
   const absl::Status said = SayAll();
-  const absl::Status heard =
+  if (absl::IsAborted(said)) {
+    catalog_ = nullptr;
+    return said;
+  }
+  absl::Status heard =
       catalog_->Hear(Now(), [this](const store::CatalogEntry& entry) { Hear(entry); });
+  if (heard.ok() && said.ok()) {
+    heard = catalog_->Adopt(Now(), [this](const store::CatalogEntry& file) { Adopt(file); });
+  }
   Deliver();
   return said.ok() ? heard : said;
 }
 
 absl::Status CatalogRun::SayAll() {
-  if (catalog_ == nullptr) return absl::OkStatus();
   while (true) {
     if (unsaid_bytes_.empty()) {
       MutexLock lock(&mu_);
@@ -70,15 +97,7 @@ absl::Status CatalogRun::SayAll() {
 void CatalogRun::Hear(const store::CatalogEntry& entry) {
   switch (entry.what) {
     case store::CatalogEntry::What::kFile:
-      heard_.files.push_back(
-          {.key = entry.chunk.key,
-           .siblings = entry.chunk.siblings,
-           .name_space = entry.chunk.name_space,
-           .shape = entry.chunk.shape,
-           .content = entry.chunk.content,
-           .checksums = {entry.chunk.checksums.begin(), entry.chunk.checksums.end()},
-           .before = entry.before,
-           .unused_seconds = 0});
+      heard_.files.push_back(FoundFileOf(entry));
       break;
     case store::CatalogEntry::What::kGone:
       // It is told apart from a file of the same name that comes later, or went before.
@@ -92,9 +111,17 @@ void CatalogRun::Hear(const store::CatalogEntry& entry) {
   if (heard_.files.size() + heard_.gone.size() + heard_.used.size() >= kHintsAtOnce) Deliver();
 }
 
+void CatalogRun::Adopt(const store::CatalogEntry& file) {
+  heard_.adopted.push_back(FoundFileOf(file));
+  if (heard_.adopted.size() >= kHintsAtOnce) Deliver();
+}
+
 void CatalogRun::Deliver() {
   HintsHeard heard = std::exchange(heard_, {});
-  if (heard.files.empty() && heard.gone.empty() && heard.used.empty()) return;
+  if (heard.files.empty() && heard.gone.empty() && heard.used.empty() && heard.adopted.empty() &&
+      !heard.disowned) {
+    return;
+  }
   heard.tier = plan_.tier;
   heard.mount = plan_.root.mount;
   heard.run = shared_from_this();

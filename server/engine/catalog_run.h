@@ -66,9 +66,12 @@ class CatalogRun : public std::enable_shared_from_this<CatalogRun> {
 
   // Waits for the next look; false: there is none.
   bool WaitForLook();
+  // Where it is not open yet.
+  absl::Status Open();
   absl::Status Look();
   absl::Status SayAll();
   void Hear(const store::CatalogEntry& entry);
+  void Adopt(const store::CatalogEntry& file);
   // Waits while too much is not taken; what is heard after Cancel is dropped.
   void Deliver();
 

@@ -26,7 +26,9 @@ Cataloguer::Cataloguer(const Parts& parts, const std::optional<CatalogOptions>& 
     : parts_(parts), options_(options), keeps_(parts.tiers.size()) {
   if (!options.has_value()) return;
   for (size_t t = 0; t < std::min(keeps_.size(), capacities.size()); ++t) {
-    if (capacities[t].shared) keeps_[t].hints_max = capacities[t].hints_max;
+    if (!capacities[t].shared) continue;
+    keeps_[t].hints_max = capacities[t].hints_max;
+    keeps_[t].gone_after = capacities[t].gone_after;
   }
 }
 
@@ -38,7 +40,10 @@ void Cataloguer::Tick(TimeNs now) {
     Keep& keep = keeps_[t];
     if (keep.hints_max == 0) continue;
     // Not before the index has forgotten the file system before.
-    if (keep.mount != parts_.evictor->MountOf(TierId{t})) Begin(TierId{t}, now);
+    if (keep.mount != parts_.evictor->MountOf(TierId{t})) Begin(TierId{t});
+    // Whether another node has taken over what this one had is told once that is known.
+    const bool begins = keep.run != nullptr && !keep.began_at.has_value();
+    if (begins && !parts_.restorer->Restoring(TierId{t})) StartThread(TierId{t}, now);
     if (keep.frame.empty()) continue;
     if (keep.say_at == kNever) keep.say_at = now + options_->every / 4;
     if (now >= keep.say_at) Say(TierId{t});
@@ -53,7 +58,7 @@ TimeNs Cataloguer::NextDeadline() const {
   return next;
 }
 
-void Cataloguer::Begin(TierId tier, TimeNs now) {
+void Cataloguer::Begin(TierId tier) {
   Keep& keep = keeps_[tier.value];
   const tier::Tier& opened = *parts_.tiers[tier.value];
   tier::TierRoot root = opened.Root();
@@ -66,23 +71,31 @@ void Cataloguer::Begin(TierId tier, TimeNs now) {
   const char* cause = nullptr;
   if (!root.fd.valid()) cause = "no descriptor for its root";
   if (!home.root.valid()) cause = "no tier that is this node's own keeps its id";
-  if (cause == nullptr) {
-    auto run = std::make_shared<CatalogRun>(
-        parts_.poster, keep.counts,
-        CatalogRun::Plan{tier, std::move(root), std::move(home.root), *options_});
-    try {
-      // It may hang with the file system, and then it stays behind.
-      std::thread([run] { run->Run(); }).detach();
-      keep.run = std::move(run);
-      keep.began_at = now;
-    } catch (const std::system_error&) {
-      cause = "no thread";
-    }
+  if (cause != nullptr) return GoWithout(tier, cause);
+  CatalogOptions options = *options_;
+  options.times.gone_after_seconds = keep.gone_after / kSecond;
+  keep.run = std::make_shared<CatalogRun>(
+      parts_.poster, keep.counts,
+      CatalogRun::Plan{tier, std::move(root), std::move(home.root), options});
+  keep.began_at.reset();
+}
+
+void Cataloguer::StartThread(TierId tier, TimeNs now) {
+  Keep& keep = keeps_[tier.value];
+  keep.began_at = now;
+  try {
+    // It may hang with the file system, and then it stays behind.
+    std::thread([run = keep.run] { run->Run(); }).detach();
+  } catch (const std::system_error&) {
+    keep.run = nullptr;
+    GoWithout(tier, "no thread");
   }
-  if (cause == nullptr) return;
+}
+
+void Cataloguer::GoWithout(TierId tier, const char* cause) {
   parts_.stats->tiers[tier.value].catalog_failing.Set(1);
-  spdlog::warn("a shared tier goes without its catalog: tier={} cause={}", opened.options().name,
-               cause);
+  spdlog::warn("a shared tier goes without its catalog: tier={} cause={}",
+               parts_.tiers[tier.value]->options().name, cause);
 }
 
 void Cataloguer::Add(TierId tier, const store::CatalogEntry& entry) {
@@ -131,10 +144,27 @@ void Cataloguer::OnUsed(const KeyDigest& key, TimeNs now) {
   }
 }
 
+void Cataloguer::Disown(TierId tier) {
+  const uint64_t files = parts_.index->Disown(tier);
+  spdlog::warn("another node has taken over what this one had on a shared tier: tier={} files={}",
+               parts_.tiers[tier.value]->options().name, files);
+}
+
+void Cataloguer::Own(const FoundFile& file, TierId tier, TimeNs now) {
+  // As those of a start: older than all that is known here, unless somebody uses them.
+  const store::OwnFile own{
+      {file.key, file.siblings, file.name_space, file.shape, file.content, file.checksums},
+      file.before,
+      kAdoptedUnused};
+  if (parts_.index->AddFound(own, tier, now)) parts_.stats->tiers[tier.value].files_adopted.Add();
+}
+
 void Cataloguer::OnHeard(const HintsHeard& event, TimeNs now) {
   const Keep& keep = keeps_[event.tier.value];
   TierEngineStats& stats = parts_.stats->tiers[event.tier.value];
   if (keep.mount == event.mount) {
+    if (event.disowned) Disown(event.tier);
+    for (const FoundFile& file : event.adopted) Own(file, event.tier, now);
     // A file that is said to be gone may have been stored again since, which costs a miss.
     for (const KeyDigest& key : event.gone) parts_.index->RemoveHint(key, event.tier);
     for (const FoundFile& file : event.files) {
@@ -159,9 +189,10 @@ void Cataloguer::PublishRun(TierId tier, TimeNs now) {
   CatchUp(stats.catalog_metadata_calls, run.metadata_calls);
   CatchUp(stats.catalog_frames_damaged, run.frames_damaged);
   CatchUp(stats.catalog_terms, run.terms);
+  CatchUp(stats.catalog_nodes_adopted, run.nodes_adopted);
   stats.catalog_leads.Set(run.leads.Get());
   absl::Status status = keep.run->status();
-  const TimeNs looked_at = std::max(keep.run->looked_at(), keep.began_at);
+  const TimeNs looked_at = std::max(keep.run->looked_at(), keep.began_at.value_or(now));
   if (now >= looked_at + kLookMax) status = absl::DeadlineExceededError("it hangs");
   // Before the first look there is nothing to say.
   const bool failing =
@@ -187,7 +218,7 @@ void Cataloguer::Stop(TimeNs deadline) {
     keeps_[t].run->Cancel();
   }
   for (Keep& keep : keeps_) {
-    if (keep.run != nullptr) keep.run->Stop(deadline);
+    if (keep.run != nullptr && keep.began_at.has_value()) keep.run->Stop(deadline);
     keep.run = nullptr;
   }
 }

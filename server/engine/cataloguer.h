@@ -72,18 +72,26 @@ class Cataloguer final : public NameListener {
   struct Keep {
     // Of other nodes' files; 0: no catalog of this tier.
     uint64_t hints_max = 0;
+    TimeNs gone_after = 0;
     std::optional<uint64_t> mount;
     std::shared_ptr<CatalogRun> run;
     // Of all its runs, which may hang for longer than this lives.
     std::shared_ptr<catalog::CatalogStats> counts = std::make_shared<catalog::CatalogStats>();
-    TimeNs began_at = 0;
+    std::optional<TimeNs> began_at;  // Its thread.
     store::CatalogFrame frame;
     TimeNs say_at = kNever;  // What is in the frame.
     QuietPeriod unsaid_quiet;
     QuietPeriod failure_quiet;
   };
 
-  void Begin(TierId tier, TimeNs now);
+  // Of adopted files nobody knows when they were used last: a day ago, say.
+  static constexpr uint32_t kAdoptedUnused = 86400;
+
+  void Begin(TierId tier);
+  void StartThread(TierId tier, TimeNs now);
+  void GoWithout(TierId tier, const char* cause);
+  void Disown(TierId tier);
+  void Own(const FoundFile& file, TierId tier, TimeNs now);
   void Add(TierId tier, const store::CatalogEntry& entry);
   void Say(TierId tier);
   // What of a run's numbers is not in the tier's yet.

@@ -55,6 +55,8 @@ class Restorer {
   };
   // Where the index snapshot of a tier lies.
   Home HomeOf(TierId tier) const;
+  // Whether what was on the tier is still being looked for.
+  bool Restoring(TierId tier) const { return keeps_[tier.value].run != nullptr; }
   // Whether the index has all that the tier's snapshot had, so that another may take its place.
   bool SnapshotRead(TierId tier) const;
 

@@ -112,6 +112,9 @@ struct TierEngineStats {
   Counter catalog_metadata_calls;
   // Frames of other nodes that were left out, since they are damaged.
   Counter catalog_frames_damaged;
+  // Nodes that are gone whose files this one has taken over, and those files.
+  Counter catalog_nodes_adopted;
+  Counter files_adopted;
   // Times that this node began to merge what all say, and whether it does.
   Counter catalog_terms;
   Gauge catalog_leads;

@@ -158,6 +158,9 @@ class ChunkIndex {
 
   // Withdraws all that the tier holds. Takes as long as there are chunks.
   void ForgetTier(TierId tier);
+  // All files of our own on the tier are another node's from now on; how many. As long as that,
+  // too.
+  uint64_t Disown(TierId tier);
   // Goes on counting what no prefix reaches, by so many sets; true when it is through with all.
   bool SweepCutOff(size_t sets);
 

@@ -80,6 +80,20 @@ void ChunkIndex::ForgetTier(TierId tier) {
   for (const KeyDigest& key : keys) RemoveReplicas(key, tier);
 }
 
+uint64_t ChunkIndex::Disown(TierId tier) {
+  uint64_t files = 0;
+  for (const Number first : by_key_) {
+    for (Number number = first; number != kNone; number = records_[number].next) {
+      Record& record = records_[number];
+      if (!TierSet::FromBits(record.own).Has(tier)) continue;
+      NoteFile(record, tier, false);
+      tier_usage_[tier.value].hints += 1;
+      files += 1;
+    }
+  }
+  return files;
+}
+
 bool ChunkIndex::SweepCutOff(size_t sets) {
   for (; sets > 0 && sweep_ < order_.bound(); --sets, ++sweep_) {
     if (!order_.HasMembers(sweep_) || !order_.IsCutOff(sweep_, sweep_round_)) continue;

@@ -38,7 +38,7 @@ class NodeLogTest : public CatalogRig {
 TEST_F(NodeLogTest, NamesSortByNumberAndNothingElseIsOne) {
   const LogName name{NodeOf(3), 255};
   EXPECT_EQ(ToString(name), "03ff0000000000000000000000000000.00000000000000ff.log");
-  EXPECT_LT(ToString(name), ToString({NodeOf(3), 256}));
+  EXPECT_LT(ToString(name), ToString(LogName{NodeOf(3), 256}));
   ASSERT_TRUE(ParseLogName(ToString(name)).has_value());
   EXPECT_EQ(ParseLogName(ToString(name))->node, name.node);
   EXPECT_EQ(ParseLogName(ToString(name))->number, 255u);
@@ -96,7 +96,7 @@ TEST_F(NodeLogTest, ALogIsWrittenAnewWithoutWhatIsGone) {
   NodeLog log = Open();
   uint64_t next = 0;
   std::vector<uint64_t> there;
-  while (log.number() == 1) {
+  while (log.name().number == 1) {
     std::vector<uint64_t> fresh(1000);
     for (uint64_t& number : fresh) number = next++;
     ASSERT_TRUE(log.Append(FrameOf(1, fresh, there)).ok());
@@ -108,7 +108,7 @@ TEST_F(NodeLogTest, ALogIsWrittenAnewWithoutWhatIsGone) {
   EXPECT_LT(log.bytes(), 200 * kKiB);
   EXPECT_EQ(NamesIn(kNodesFolder).size(), 2u) << "who follows the old one has its rest to read";
   ASSERT_TRUE(log.MaybeCompact(60 * kSecond).ok());
-  EXPECT_EQ(NamesIn(kNodesFolder), std::vector<std::string>{ToString({NodeOf(1), 2})});
+  EXPECT_EQ(NamesIn(kNodesFolder), std::vector<std::string>{ToString(LogName{NodeOf(1), 2})});
   // And it goes on.
   ASSERT_TRUE(log.Append(FrameOf(1, {next}, there)).ok());
   EXPECT_EQ(Files(), std::vector<uint64_t>{next});

@@ -1,11 +1,13 @@
 // Several nodes on one folder, in virtual time and in one thread: each looks in its turn.
 #include "server/catalog/shared_catalog.h"
 
+#include <chrono>
 #include <deque>
 #include <fstream>
 #include <random>
 #include <set>
 
+#include "server/catalog/adoption.h"
 #include "tests/catalog/catalog_rig.h"
 
 namespace kvstream::catalog {
@@ -21,8 +23,9 @@ class SharedCatalogTest : public CatalogRig {
     uint8_t number = 0;
     CatalogStats stats;
     std::unique_ptr<SharedCatalog> catalog;
+    bool was_taken = false;
     std::set<uint64_t> known;
-    uint64_t used = 0;
+    std::set<uint64_t> adopted;
   };
 
   Node& Start(uint8_t number) {
@@ -32,8 +35,8 @@ class SharedCatalogTest : public CatalogRig {
     return node;
   }
   void Open(Node& node) {
-    auto opened =
-        SharedCatalog::Open(Root().get(), NodeOf(node.number), CatalogTimes(), &node.stats);
+    auto opened = SharedCatalog::Open(Root().get(), NodeOf(node.number),
+                                      {.gone_after_seconds = 3600}, &node.stats, &node.was_taken);
     ASSERT_TRUE(opened.ok()) << opened.status();
     node.catalog = *std::move(opened);
   }
@@ -47,9 +50,19 @@ class SharedCatalogTest : public CatalogRig {
     const absl::Status heard = node.catalog->Hear(now_, [&](const store::CatalogEntry& entry) {
       if (entry.what == What::kFile) node.known.insert(NumberOf(entry.chunk.key));
       if (entry.what == What::kGone) node.known.erase(NumberOf(entry.chunk.key));
-      if (entry.what == What::kUsed) node.used = entry.chunk.siblings.value;
     });
     EXPECT_TRUE(heard.ok()) << heard;
+    const absl::Status adopted = node.catalog->Adopt(now_, [&](const store::CatalogEntry& file) {
+      node.adopted.insert(NumberOf(file.chunk.key));
+    });
+    EXPECT_TRUE(adopted.ok()) << adopted;
+  }
+  // As if nothing had been written to them for so long.
+  void Age(uint8_t number, int hours) {
+    for (const auto& entry : fs::directory_iterator(Path(kNodesFolder))) {
+      if (!entry.path().filename().string().starts_with(ToHex(NodeOf(number)))) continue;
+      fs::last_write_time(entry, fs::last_write_time(entry) - std::chrono::hours(hours));
+    }
   }
   // A second of all that live.
   void Second() {
@@ -178,6 +191,76 @@ TEST_F(SharedCatalogTest, AMergedLogOfALaterVersionIsLeftAlone) {
     now_ += kSecond;
   }
   EXPECT_EQ(NamesIn(kMerged).size(), 1u);
+}
+
+TEST_F(SharedCatalogTest, FilesOfANodeThatIsGoneAreTakenOverByOneThatLives) {
+  for (uint8_t n = 1; n <= 3; ++n) Start(n);
+  for (int i = 0; i < 3; ++i) Second();
+  Say(nodes_[2], {1, 2, 3}, {2});
+  for (int i = 0; i < 3; ++i) Second();
+  nodes_[2].catalog = nullptr;
+  for (int i = 0; i < 70; ++i) Second();
+  EXPECT_TRUE(nodes_[0].adopted.empty()) << "it may come back";
+  Age(3, 2);
+  for (int i = 0; i < 70; ++i) Second();
+  EXPECT_EQ(nodes_[0].adopted, (std::set<uint64_t>{1, 3}));
+  EXPECT_TRUE(nodes_[1].adopted.empty());
+  EXPECT_EQ(nodes_[0].stats.nodes_adopted.Get(), 1u);
+  // The log of the one that has them says so.
+  Counter calls;
+  std::set<uint64_t> said;
+  ASSERT_TRUE(ReadNodeFiles(*Folder::Open(Root().get(), kNodesFolder, &calls), NodeOf(1),
+                            [&](const store::CatalogEntry& file) {
+                              said.insert(NumberOf(file.chunk.key));
+                              return true;
+                            })
+                  .ok());
+  EXPECT_EQ(said, (std::set<uint64_t>{1, 3}));
+  // It comes back, hears it once, and begins anew.
+  for (const bool was_taken : {true, false}) {
+    Open(nodes_[2]);
+    EXPECT_EQ(nodes_[2].was_taken, was_taken);
+    Say(nodes_[2], {9});
+  }
+  for (int i = 0; i < 3; ++i) Second();
+  EXPECT_TRUE(nodes_[0].known.contains(9));
+  EXPECT_TRUE(nodes_[2].known.contains(1));
+}
+
+TEST_F(SharedCatalogTest, ANodeThatWasOnlyAwayHearsThatItsFilesWereTaken) {
+  for (uint8_t n = 1; n <= 2; ++n) Start(n);
+  for (int i = 0; i < 3; ++i) Second();
+  Say(nodes_[1], {1});
+  Age(2, 2);
+  Look(nodes_[0]);
+  now_ += 70 * kSecond;
+  Look(nodes_[0]);
+  EXPECT_EQ(nodes_[0].adopted, (std::set<uint64_t>{1}));
+  EXPECT_TRUE(absl::IsAborted(nodes_[1].catalog->Say(FrameOf(2, {2}), now_)));
+  Open(nodes_[1]);
+  EXPECT_TRUE(nodes_[1].was_taken);
+  Say(nodes_[1], {2});
+  for (int i = 0; i < 3; ++i) Second();
+  EXPECT_TRUE(nodes_[0].known.contains(2));
+}
+
+TEST_F(SharedCatalogTest, WhoDiesWhileItTakesOverIsTakenOverWithThat) {
+  for (uint8_t n = 1; n <= 3; ++n) Start(n);
+  for (int i = 0; i < 3; ++i) Second();
+  Say(nodes_[1], {2});
+  Say(nodes_[0], {1});
+  nodes_[1].catalog = nullptr;
+  nodes_[0].catalog = nullptr;
+  // The first had just taken the second's log.
+  Counter calls;
+  const auto folder = Folder::Open(Root().get(), kNodesFolder, &calls);
+  const LogName log{NodeOf(2), 1};
+  ASSERT_TRUE(folder->Move(ToString(log), ToString(Claim{log, NodeOf(1)})).ok());
+  Age(1, 2);
+  for (int i = 0; i < 90; ++i) Second();
+  EXPECT_EQ(nodes_[2].adopted, (std::set<uint64_t>{1, 2}));
+  const auto names = NamesIn(kNodesFolder);
+  EXPECT_EQ(names.size(), 3u) << "its own log, and two marks";
 }
 
 TEST_F(SharedCatalogTest, ACatalogOfAYearIsNoLongerThanWhatItSays) {

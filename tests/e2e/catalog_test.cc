@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -28,6 +29,7 @@ class CatalogTest : public testing::Test {
             o.tiers[1].root = shared;
             o.tiers[1].shared = true;
             o.tiers[1].hints_max = hints_max;
+            o.tiers[1].gone_after = 3600 * kSecond;
           }) {}
     const engine::TierEngineStats& pfs() const { return daemon.stats().tiers[1]; }
     void Put(const std::vector<uint64_t>& keys) {
@@ -184,6 +186,33 @@ TEST_F(CatalogTest, ACatalogThatCannotBeWrittenIsSaidAndComesBack) {
   // What waited is said then.
   Node& second = Start();
   second.AwaitHints(5);
+}
+
+TEST_F(CatalogTest, FilesOfANodeThatIsGoneHaveAnOwnerAgain) {
+  const auto keys = Keys(1, kChunks);
+  Node& first = Start();
+  first.Put(keys);
+  first.daemon.Stop();
+  const fs::path nodes = shared_.path() / "v1" / "catalog" / "nodes";
+  for (const auto& entry : fs::directory_iterator(nodes)) {
+    fs::last_write_time(entry, fs::last_write_time(entry) - std::chrono::hours(2));
+  }
+  Node& second = Start();
+  second.daemon.WaitUntil([&] { return second.pfs().chunk_files.Get() == kChunks; },
+                          "it has taken them over");
+  EXPECT_EQ(second.pfs().files_adopted.Get(), kChunks);
+  EXPECT_EQ(second.pfs().hints.Get(), 0u);
+  EXPECT_EQ(second.Hits(keys), HitPair(kChunks, kChunks));
+  // And for good.
+  second.daemon.Restart();
+  second.daemon.WaitUntil([&] { return second.pfs().chunk_files.Get() == kChunks; }, "they are");
+  // It was only away: what it had is the other's, and still a hit.
+  first.daemon.Restart();
+  first.daemon.WaitUntil([&] { return first.pfs().hints.Get() == kChunks; }, "it has heard so");
+  EXPECT_EQ(first.pfs().chunk_files.Get(), 0u);
+  EXPECT_EQ(first.Hits(keys), HitPair(kChunks, kChunks));
+  EXPECT_EQ(log_.Count("another node has taken over what this one had on a shared tier: tier=pfs"),
+            1u);
 }
 
 TEST_F(CatalogTest, ANodeThatDoesNotKnowWhichItIsSaysSo) {

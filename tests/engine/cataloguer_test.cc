@@ -58,7 +58,10 @@ class CataloguerTest : public testing::Test, public tier::CompletionSink, public
   }
   void Hear(const std::vector<uint64_t>& files, const std::vector<uint64_t>& gone = {},
             uint64_t mount = 0) {
-    HintsHeard event{kPfs, mount, {}, {}, {}, run_};
+    HintsHeard event;
+    event.tier = kPfs;
+    event.mount = mount;
+    event.run = run_;
     for (const uint64_t number : files) {
       event.files.push_back({.key = Key(number),
                              .siblings = SiblingsId{number},

@@ -119,6 +119,8 @@ inline const Expected<TierEngineStats> kTierEngine[] = {
     KV_NUMBER(TierEngineStats, "tier_catalog_frames_damaged_total", catalog_frames_damaged),
     KV_NUMBER(TierEngineStats, "tier_catalog_terms_total", catalog_terms),
     KV_NUMBER(TierEngineStats, "tier_catalog_leads", catalog_leads),
+    KV_NUMBER(TierEngineStats, "tier_catalog_nodes_adopted_total", catalog_nodes_adopted),
+    KV_NUMBER(TierEngineStats, "tier_files_adopted_total", files_adopted),
     KV_NUMBER(TierEngineStats, "tier_chunk_files", chunk_files),
     KV_NUMBER(TierEngineStats, "tier_chunk_bytes", chunk_bytes),
     KV_NUMBER(TierEngineStats, "tier_space_bytes", space_bytes),
