@@ -6,6 +6,7 @@
 #   deploy/install-deps.sh          install or report
 #   deploy/install-deps.sh --lint   the same, with what tests/lint.sh needs
 #   deploy/install-deps.sh --fuzz   the same, with what tests/fuzz/run.sh needs
+#   deploy/install-deps.sh --pfs    the same, with what tests/run.sh --pfs needs
 #   deploy/install-deps.sh --list   print the list, one package a line
 set -euo pipefail
 
@@ -35,6 +36,7 @@ case "${1:-}" in
   "") ;;
   --lint) packages+=(clang-14 clang-tidy) ;;
   --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
+  --pfs) packages+=(glusterfs-client glusterfs-server iproute2 util-linux) ;;
   --list)
     printf '%s\n' "${packages[@]}"
     exit 0

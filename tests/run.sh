@@ -2,13 +2,15 @@
 # Builds KVStream and runs its tests, the style test among them. Installs missing packages when it
 # runs as root.
 #
-#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu] [--fuzz [SECONDS]]
+#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu] [--pfs] [--fuzz [SECONDS]]
 #   tests/run.sh [--preset NAME] (--seeds N [--first-seed F] | --seed S)
 #
 #   --preset NAME    preset of CMakePresets.json: release (default), debug, asan-ubsan, tsan
 #   --filter REGEX   only the tests whose name matches
 #   --gpu            only the mini-engine's scenarios on a GPU, in a minute: needs one, the CUDA
 #                    toolkit and nvcc, and says SKIPPED and which of them is missing
+#   --pfs            only the tests on a distributed file system, GlusterFS, in two minutes: needs
+#                    root, and says SKIPPED without
 #   --seeds N        only the simulation of the whole engine, in N worlds, on all cores
 #   --first-seed F   from this seed on (default 1), so that machines can share the work
 #   --seed S         only that world, with a trace of all that happens in it
@@ -28,6 +30,7 @@ die() {
 preset=release
 filter=
 gpu=
+pfs=
 seeds=
 first_seed=1
 seed=
@@ -52,6 +55,10 @@ while (($# > 0)); do
       ;;
     --gpu)
       gpu=yes
+      shift
+      ;;
+    --pfs)
+      pfs=yes
       shift
       ;;
     --fuzz)
@@ -102,8 +109,18 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
 
 [[ -z $fuzz ]] || exec tests/fuzz/run.sh "$fuzz"
 
-deploy/install-deps.sh
+deploy/install-deps.sh ${pfs:+--pfs}
 cmake --preset "$preset"
+if [[ -n $pfs ]]; then
+  build=build/$preset
+  cmake --build --preset "$preset" -j "$(nproc)" \
+    --target kvstreamd kvstreamctl kvstream_e2e_mixed_load
+  status=0
+  python3 tests/e2e/gluster_test.py "$build"/server/kvstreamd "$build"/client/kvstreamctl \
+    "$build"/tests/e2e/kvstream_e2e_mixed_load || status=$?
+  ((status != 77)) || exit 0
+  exit "$status"
+fi
 if [[ -n $seeds$seed ]]; then
   cmake --build --preset "$preset" -j "$(nproc)" --target engine_sim_test
   simulate
