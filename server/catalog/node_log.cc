@@ -135,13 +135,15 @@ absl::Status NodeLog::RemoveOlder() const {
 absl::Status ReadLogFiles(const Folder& nodes, const std::string& name,
                           absl::FunctionRef<bool(const store::CatalogEntry& file)> visit,
                           uint64_t* end) {
+  // What is none, or of a later version, is not read further.
+  const auto start = nodes.Read(name, 0, store::kCatalogHeaderBytes);
+  if (!start.ok()) return start.status();
+  if (const auto header = store::DecodeCatalogHeader(*start); !header.ok()) return header.status();
   const auto bytes = nodes.Read(name, 0, kLogBytesMax);
   if (!bytes.ok()) return bytes.status();
   if (bytes->size() == kLogBytesMax) {
-    return absl::ResourceExhaustedError(name + " is too long to be read");
+    return absl::OutOfRangeError(name + " is too long to be read");
   }
-  const auto header = store::DecodeCatalogHeader(*bytes);
-  if (!header.ok()) return header.status();
   const uint64_t whole =
       store::ReadLiveFiles(std::string_view(*bytes).substr(store::kCatalogHeaderBytes), visit);
   if (end != nullptr) *end = store::kCatalogHeaderBytes + whole;

@@ -11,9 +11,10 @@ namespace {
 constexpr char kMergedFolder[] = "v1/catalog/merged";
 
 // A merged log is nobody's: its name is that of a node's log, of a node of zeros.
-// One that has just gone, is none, or is of a later version: the others go on.
+// One that has just gone, is none, is of a later version, or too long: the others go on.
 bool IsLeftOut(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsUnimplemented(status);
+  return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsUnimplemented(status) ||
+         absl::IsOutOfRange(status);
 }
 
 std::string MergedName(uint64_t number) { return ToString(LogName{{}, number}); }
@@ -212,7 +213,7 @@ absl::Status SharedCatalog::CopyNew(LogReader& log, std::string* frames, TimeNs 
   absl::Status copied;
   const uint64_t damaged = log.damaged();
   const auto grew = log.ReadNew(nodes_, [&](const store::NodeId& said_by, std::string_view frame) {
-    if (!copied.ok()) return;
+    if (!copied.ok() || frame.size() <= store::kFrameHeaderBytes) return;  // A sign of life.
     *frames += frame;
     OnFrame(said_by, frame, /*is_old=*/!all_told_, listener);
     if (frames->size() >= kCopyBytes) {
@@ -281,20 +282,25 @@ absl::Status SharedCatalog::Merge(TimeNs now, CatalogListener* listener) {
   std::erase_if(logs_, [&](const auto& log) { return !logs.contains(log.first); });
   std::string frames;
   uint64_t bytes = 0;
+  absl::Status unread;  // Of a node's log: the others are told of all the same.
   for (const auto& [node, of_node] : logs) {
-    if (absl::Status s = CopyNode(of_node, &frames, now, listener); !s.ok()) return s;
+    const absl::Status copied = CopyNode(of_node, &frames, now, listener);
+    if (append_failed_) return copied;
+    unread.Update(copied);
     bytes += logs_.at(node).offset();
   }
-  if (!all_told_ || (frames.empty() && now >= merged_at_ + times_.leader_sign_every)) {
+  const bool tells_end = !all_told_ && unread.ok();
+  if (tells_end || (frames.empty() && all_told_ && now >= merged_at_ + times_.leader_sign_every)) {
     frames += store::CatalogFrame().Take(node_);
   }
   if (!frames.empty()) {
     if (absl::Status s = AppendMerged(frames, now); !s.ok()) return s;
   }
-  if (!all_told_) {
+  if (tells_end) {
     all_told_ = true;
     listener->OnAllTold();
   }
+  if (!unread.ok()) return unread;
   if (!cleaned_ && now >= led_at_ + kOldStaysFor) RemoveOlderMerged();
   const bool outgrown = merged_bytes_ > kRotateBytesMin && merged_bytes_ / 2 > bytes;
   if (outgrown || missed_) return Lead(now, listener);

@@ -171,16 +171,18 @@ void Cataloguer::Own(const FoundFile& file, TierId tier, TimeNs now) {
 void Cataloguer::TakeHint(const FoundFile& file, TierId tier) {
   Keep& keep = keeps_[tier.value];
   TierEngineStats& stats = parts_.stats->tiers[tier.value];
-  if (keep.told.has_value()) keep.told->insert(file.key);
-  if (parts_.index->OnTiers(file.key, TierSet::Of(tier))) return;
-  if (parts_.index->tier_usage(tier).hints >= keep.hints_max) {
-    stats.hints_refused.Add();
-    return;
+  if (!parts_.index->OnTiers(file.key, TierSet::Of(tier))) {
+    if (parts_.index->tier_usage(tier).hints >= keep.hints_max) {
+      stats.hints_refused.Add();
+      return;
+    }
+    const bool is_new = parts_.index->AddHint(
+        {file.key, file.siblings, file.name_space, file.shape, file.content, file.checksums},
+        file.before, tier);
+    if (is_new) stats.hints_heard.Add();
   }
-  const bool is_new = parts_.index->AddHint(
-      {file.key, file.siblings, file.name_space, file.shape, file.content, file.checksums},
-      file.before, tier);
-  if (is_new) stats.hints_heard.Add();
+  // Only of what the index has: others are not kept either.
+  if (keep.told.has_value()) keep.told->insert(file.key);
 }
 
 void Cataloguer::ForgetUntold(TierId tier) {

@@ -94,7 +94,9 @@ bool ChunkIndex::IsLeased(const KeyDigest& key) const {
 
 void ChunkIndex::AddReplica(const ChunkFacts& chunk, TierId tier, bool own) {
   KV_CHECK(tier.value < kTiersMax);
-  Publish(Add(chunk), tier, own, /*oldest=*/false);
+  const Number number = Add(chunk);
+  Publish(number, tier, own, /*oldest=*/false);
+  if (!own) records_[number].met |= static_cast<uint8_t>(TierSet::Of(tier).bits());
   RemoveWhere(chunk.key, TierSet::Of(tier), false,
               [&chunk](const Record& other) { return other.content != chunk.content; });
 }
@@ -336,6 +338,7 @@ bool ChunkIndex::RemoveWhere(const KeyDigest& key, TierSet tiers, bool staged,
         }
       }
       record.tiers &= static_cast<uint8_t>(~tiers.bits());
+      record.met &= record.tiers;
       record.staged &= !staged;
     }
     if (record.tiers == 0 && !record.staged) {

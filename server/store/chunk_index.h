@@ -70,6 +70,27 @@ struct OwnFile {
   uint32_t unused_seconds = 0;
 };
 
+// One content of a chunk, and where it is.
+struct KnownContent {
+  KeyDigest key;
+  uint64_t file_bytes = 0;
+  // With a published file of it, and those of them whose file is our own.
+  TierSet tiers;
+  TierSet own;
+  bool staged = false;
+};
+
+// What differs only in group and shard.
+struct KnownSiblings {
+  SiblingsId id;
+  NamespaceId name_space;
+  // Nothing where they were not used here since they are known.
+  std::optional<uint32_t> unused_seconds;
+  // A lease protects one of them.
+  bool leased = false;
+  std::vector<KnownContent> contents;
+};
+
 // A file that a tier gives up.
 struct EvictedFile {
   KeyDigest key;
@@ -109,9 +130,17 @@ class ChunkIndex {
   // tier has a file of the key, or other copies have another namespace or shape.
   bool AddHint(const ChunkFacts& chunk, std::optional<SiblingsId> before, TierId tier);
   // Goes on with the hints of a tier, from `*at` on, 0 at the beginning, by so many records; false
-  // when it is through with all. One that is added meanwhile may be missed.
+  // when it is through with all. One that is added meanwhile may be missed, and those that our own
+  // stores have met are.
   bool WalkHints(TierId tier, size_t records, uint32_t* at,
                  absl::FunctionRef<void(const KeyDigest&)> visit) const;
+  // Goes on through all that is known, from `*at` on, 0 at the beginning. Takes from `*budget` what
+  // it has looked at, which the last siblings may overdraw to 0. Nothing: it is through, or the
+  // budget is used up. What is added meanwhile may be missed.
+  std::optional<KnownSiblings> NextSiblings(uint32_t* at, size_t* budget, TimeNs now) const;
+  bool IsThrough(uint32_t at) const { return at >= order_.bound(); }
+  // Nothing when none of them is known any more.
+  std::optional<KnownSiblings> FindSiblings(SiblingsId id, TimeNs now) const;
   // Withdraws what the tier holds of the key where it is another node's.
   void RemoveHint(const KeyDigest& key, TierId tier);
   // A client says that the key has this namespace and shape: files that were found with others are
@@ -141,6 +170,8 @@ class ChunkIndex {
   // What is known of the key's place in its prefix: the chunk's siblings, and those right before.
   // REQUIRES: a key that is known.
   std::pair<SiblingsId, std::optional<SiblingsId>> PlaceOf(const KeyDigest& key) const;
+  // What comes right before these in their prefix, as far as that is known.
+  std::optional<SiblingsId> BeforeOf(SiblingsId siblings) const;
   // Whether the tier has a file of it that is another node's.
   bool IsHint(const KeyDigest& key, TierId tier) const;
   // Withdraws what the tier gives up next: all of its files of the siblings that nobody has used
@@ -197,6 +228,9 @@ class ChunkIndex {
   static constexpr uint32_t SecondsAt(TimeNs now) {
     return kEpoch + static_cast<uint32_t>(now / kSecond);
   }
+  // REQUIRES: it has members.
+  KnownSiblings Describe(PrefixOrder::Set set, TimeNs now) const;
+  std::optional<uint32_t> UnusedSeconds(PrefixOrder::Set set, TimeNs now) const;
 
   // One content of a chunk.
   struct Record {
@@ -215,6 +249,7 @@ class ChunkIndex {
     std::array<uint16_t, kTiersMax> generations{};
     uint8_t tiers = 0;
     uint8_t own = 0;  // Of `tiers`.
+    uint8_t met = 0;  // Of those that are not: by a store of our own.
     bool staged = false;
   };
   // What chunks have in common.

@@ -31,6 +31,17 @@ std::pair<SiblingsId, std::optional<SiblingsId>> ChunkIndex::PlaceOf(const KeyDi
   return {order_.IdOf(set), order_.BeforeOf(set)};
 }
 
+std::optional<SiblingsId> ChunkIndex::BeforeOf(SiblingsId siblings) const {
+  const PrefixOrder::Set set = order_.Find(siblings);
+  return set == PrefixOrder::kNone ? std::nullopt : order_.BeforeOf(set);
+}
+
+std::optional<uint32_t> ChunkIndex::UnusedSeconds(PrefixOrder::Set set, TimeNs now) const {
+  const uint32_t touched = order_.TouchedAt(set);
+  if (touched == 0) return std::nullopt;
+  return SecondsAt(now) - std::min(touched, SecondsAt(now));
+}
+
 bool ChunkIndex::AnyLeased(PrefixOrder::Set set) const {
   for (Number number = first_of_set_[set]; number != kNone; number = records_[number].next_of_set) {
     if (records_[number].leases > 0) return true;
@@ -58,8 +69,7 @@ bool ChunkIndex::WalkOn(TierId tier, size_t sets, TimeNs now,
   for (; sets > 0; --sets) {
     const PrefixOrder::Set set = order_.WalkOn(tier);
     if (set == PrefixOrder::kNone) return true;
-    const uint32_t touched = order_.TouchedAt(set);
-    const uint32_t unused = touched == 0 ? 0 : SecondsAt(now) - std::min(touched, SecondsAt(now));
+    const uint32_t unused = UnusedSeconds(set, now).value_or(0);
     for (Number number = first_of_set_[set]; number != kNone;
          number = records_[number].next_of_set) {
       const Record& record = records_[number];
@@ -84,9 +94,41 @@ bool ChunkIndex::WalkHints(TierId tier, size_t records, uint32_t* at,
                            absl::FunctionRef<void(const KeyDigest&)> visit) const {
   for (; records > 0 && *at < records_.size(); --records, ++*at) {
     const Record& record = records_[*at];  // A free one has no tiers.
-    if (TierSet::FromBits(record.tiers & ~record.own).Has(tier)) visit(record.key);
+    if (TierSet::FromBits(record.tiers & ~record.own & ~record.met).Has(tier)) visit(record.key);
   }
   return *at < records_.size();
+}
+
+std::optional<KnownSiblings> ChunkIndex::NextSiblings(uint32_t* at, size_t* budget,
+                                                      TimeNs now) const {
+  for (; *budget > 0 && !IsThrough(*at); ++*at) {
+    --*budget;
+    if (!order_.HasMembers(*at)) continue;
+    KnownSiblings siblings = Describe((*at)++, now);
+    *budget -= std::min(*budget, siblings.contents.size());
+    return siblings;
+  }
+  return std::nullopt;
+}
+
+std::optional<KnownSiblings> ChunkIndex::FindSiblings(SiblingsId id, TimeNs now) const {
+  const PrefixOrder::Set set = order_.Find(id);
+  if (set == PrefixOrder::kNone || !order_.HasMembers(set)) return std::nullopt;
+  return Describe(set, now);
+}
+
+KnownSiblings ChunkIndex::Describe(PrefixOrder::Set set, TimeNs now) const {
+  const Number first = first_of_set_[set];
+  KnownSiblings siblings{order_.IdOf(set), kinds_[records_[first].kind].name_space,
+                         UnusedSeconds(set, now)};
+  for (Number number = first; number != kNone; number = records_[number].next_of_set) {
+    const Record& record = records_[number];
+    siblings.leased |= record.leases > 0;
+    siblings.contents.push_back({record.key, kinds_[record.kind].shape.file_bytes(),
+                                 TierSet::FromBits(record.tiers), TierSet::FromBits(record.own),
+                                 record.staged});
+  }
+  return siblings;
 }
 
 uint64_t ChunkIndex::Disown(TierId tier) {

@@ -200,6 +200,37 @@ TEST_F(SharedCatalogTest, ALeaderThatCannotWriteLeadsNoMoreUntilItCan) {
   EXPECT_EQ(nodes_[0].known.size(), 40000u);
 }
 
+TEST_F(SharedCatalogTest, ALogThatCannotBeReadKeepsNobodyElseFromBeingHeard) {
+  for (uint8_t n = 1; n <= 2; ++n) Start(n);
+  for (int i = 0; i < 3; ++i) Second();
+  Say(nodes_[1], {1, 2});
+  for (int i = 0; i < 3; ++i) Second();
+  EXPECT_EQ(nodes_[0].known, (std::set<uint64_t>{1, 2}));
+  // No error that says anything of the file.
+  const fs::path log = Path(kNodesFolder) / ToString(LogName{NodeOf(1), 9});
+  fs::create_symlink("elsewhere", log);
+  // A leader that begins with it, and one that meets it later.
+  for (const bool begins : {false, true}) {
+    if (begins) {
+      nodes_[0].catalog = nullptr;
+      Start(3);
+    }
+    const uint64_t fresh = begins ? 4 : 3;
+    Say(nodes_[1], {fresh});
+    for (int i = 0; i < 40; ++i) {
+      for (Node& node : nodes_) {
+        if (node.catalog != nullptr) (void)node.catalog->Hear(now_, &node);
+      }
+      now_ += kSecond;
+    }
+    EXPECT_TRUE(nodes_.back().known.contains(fresh) || nodes_[0].known.contains(fresh));
+    EXPECT_TRUE(nodes_[0].known.contains(1)) << "nothing was said to be gone";
+  }
+  fs::remove(log);
+  for (int i = 0; i < 20; ++i) Second();
+  EXPECT_EQ(nodes_[2].known, (std::set<uint64_t>{1, 2, 3, 4}));
+}
+
 TEST_F(SharedCatalogTest, AMergedLogOfALaterVersionIsLeftAlone) {
   Start(1);
   std::string header = store::EncodeCatalogHeader({NodeOf(9), 5});

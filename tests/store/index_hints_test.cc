@@ -66,6 +66,24 @@ TEST_F(IndexHintsTest, WhatWasAHintIsOurOwnOnceWeHaveWrittenOrFoundIt) {
   EXPECT_EQ(index_.tier_usage(kPfs).files, 1u);
 }
 
+TEST_F(IndexHintsTest, AFileThatOurOwnStoreHasMetIsNotAmongThoseThatMayBeForgotten) {
+  const auto walked = [this] {
+    int hints = 0;
+    uint32_t at = 0;
+    while (index_.WalkHints(kPfs, 1, &at, [&](const KeyDigest&) { ++hints; })) {
+    }
+    return hints;
+  };
+  index_.AddHint(Facts(one_), std::nullopt, kPfs);
+  EXPECT_EQ(walked(), 1);
+  index_.AddReplica(Facts(one_), kPfs, /*own=*/false);
+  EXPECT_EQ(walked(), 0);
+  // Once it was gone, and is told of again, it is a hint like others.
+  index_.RemoveHint(key_, kPfs);
+  index_.AddHint(Facts(one_), std::nullopt, kPfs);
+  EXPECT_EQ(walked(), 1);
+}
+
 TEST_F(IndexHintsTest, AFailureFromBeforeDoesNotUndoWhatWasPublishedOverAHint) {
   index_.AddHint(Facts(one_), std::nullopt, kPfs);
   const uint16_t hint = index_.GenerationOf(key_, one_, kPfs);
