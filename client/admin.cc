@@ -55,6 +55,23 @@ absl::StatusOr<v1::SetLogLevelReply> Admin::SetLogLevel(const std::string& level
   return reply;
 }
 
+absl::StatusOr<v1::ListNamespacesReply> Admin::ListNamespaces() {
+  grpc::ClientContext context;
+  SetDeadline(call_timeout_, &context);
+  v1::ListNamespacesReply reply;
+  const grpc::Status result = stub_->ListNamespaces(&context, {}, &reply);
+  if (!result.ok()) return FromGrpc(result, "list namespaces");
+  return reply;
+}
+
+absl::StatusOr<v1::EvictReply> Admin::Evict(const v1::EvictRequest& request) {
+  grpc::ClientContext context;
+  v1::EvictReply reply;
+  const grpc::Status result = stub_->Evict(&context, request, &reply);
+  if (!result.ok()) return FromGrpc(result, "evict");
+  return reply;
+}
+
 absl::Status Admin::Scrub(const std::string& tier, uint64_t bytes_per_second,
                           const std::function<bool(const v1::ScrubProgress&)>& on_progress) {
   grpc::ClientContext context;

@@ -19,8 +19,8 @@ namespace kvstream {
 
 class Admin {
  public:
-  // A call takes at most `call_timeout`. Scrub and Watch take their time; they end with UNAVAILABLE
-  // where the daemon does not answer for 40 s.
+  // A call takes at most `call_timeout`. Evict, Scrub and Watch take their time; they end with
+  // UNAVAILABLE where the daemon does not answer for 40 s.
   Admin(const std::string& grpc_socket, absl::Duration call_timeout);
 
   // Takes a tier out of service or brings it back. A tier that was brought back is still
@@ -31,6 +31,12 @@ class Admin {
   absl::StatusOr<v1::DrainReply> Drain(absl::Duration timeout);
 
   absl::StatusOr<v1::SetLogLevelReply> SetLogLevel(const std::string& level);
+
+  // Every namespace that is registered or has chunks.
+  absl::StatusOr<v1::ListNamespacesReply> ListNamespaces();
+
+  // Gives up chunks; answers when their deletion is under way.
+  absl::StatusOr<v1::EvictReply> Evict(const v1::EvictRequest& request);
 
   // Scrubs a tier, or all where the name is empty, at the config's rate where it is 0. Calls
   // `on_progress` as each tier begins, about every second and when it is done, until it returns

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cstdio>
 
 namespace kvstream {
@@ -93,6 +94,31 @@ std::string FormatHex(std::string_view bytes) {
     hex += kDigits[byte & 15];
   }
   return hex;
+}
+
+std::optional<std::string> ParseHex(std::string_view digits) {
+  if (digits.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (size_t i = 0; i < digits.size(); i += 2) {
+    unsigned int byte = 0;
+    const char* const end = digits.data() + i + 2;
+    const auto parsed = std::from_chars(digits.data() + i, end, byte, 16);
+    if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
+
+std::string FormatAge(uint64_t seconds) {
+  struct Unit {
+    uint64_t seconds;
+    const char* name;
+  };
+  constexpr Unit kUnits[] = {{86400, " d"}, {3600, " h"}, {60, " min"}};
+  for (const Unit& unit : kUnits) {
+    if (seconds >= 2 * unit.seconds) return FormatCount(seconds / unit.seconds) + unit.name;
+  }
+  return FormatCount(seconds) + " s";
 }
 
 std::string ToJson(const google::protobuf::Message& message) {

@@ -6,6 +6,7 @@
 #include <google/protobuf/struct.pb.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,10 @@ std::string FormatCount(uint64_t count);
 std::string FormatDecimal(double value, int decimals);
 // Two digits for each byte.
 std::string FormatHex(std::string_view bytes);
+// The bytes of such digits; nothing where they are none.
+std::optional<std::string> ParseHex(std::string_view digits);
+// With the largest unit that it has two of, such as "36 h"; "119 s".
+std::string FormatAge(uint64_t seconds);
 
 // One line of JSON, without a line end. Field names as in the .proto files, absent fields included;
 // 64-bit integers are strings and bytes base64, as protobuf's JSON has it.

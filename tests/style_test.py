@@ -25,7 +25,7 @@ BANNED_WORDS = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
 
 # What a folder may include besides itself; a prefix of the included path. The longest folder that
 # a file lies in decides. The arrows: base <- sched; base <- store <- catalog; base <- memory, tier,
-# gpu; all of these <- engine <- rpc <- daemon.
+# gpu; all of these <- engine <- rpc <- daemon; store, tier <- fsck <- one command of kvstreamctl.
 BASE = ["server/base/"]
 LEAVES = BASE + ["server/store/", "server/memory/", "server/tier/", "server/gpu/", "server/sched/",
                  "server/catalog/"]
@@ -43,7 +43,10 @@ INCLUDES = {
                                "server/gpu/gpu.h"],
     "server/rpc/": LEAVES + ["server/engine/", "server/config/", "server/metrics/", "kvstream/v1/"],
     "server/": [""],
+    "server/fsck/": BASE + ["server/store/", "server/tier/"],
     "client/": BASE + ["kvstream/v1/"],
+    # It reads files, and asks no daemon.
+    "client/commands/fsck.": BASE + ["client/", "server/fsck/"],
     "bench/": [""],
     "tests/": [""],
 }

@@ -85,7 +85,8 @@ void PrintRest(const v1::Status& status) {
            FormatBytes(pool.cache_bytes()) + " cached, " + FormatBytes(pool.staged_bytes()) +
            " to be written, " + FormatBytes(pool.reserved_bytes()) + " for reads alone" +
            (pool.huge_pages() ? ", huge pages" : "") + (pool.pinned_bytes() > 0 ? ", pinned" : "")},
-      {"index", FormatCount(status.index().chunks()) + " chunks, " +
+      {"index", FormatCount(status.index().chunks()) + " chunks in " +
+                    FormatBytes(status.index().bytes()) + " of memory, " +
                     FormatCount(status.index().namespaces()) + " namespaces"},
       {"sessions", FormatCount(sessions.open()) + " open, " + FormatCount(sessions.host_buffers()) +
                        " host buffers of " + FormatBytes(sessions.host_buffer_bytes()) + ", " +

@@ -42,6 +42,34 @@ constexpr Command kCommands[] = {
      "was not scrubbed to its end, or did not open, or the daemon is gone. To interrupt it\n"
      "ends the scrub; what it has done stays.\n",
      RunScrub},
+    {"ls", "", "Tells what each namespace has, by tier, and when it was used",
+     "\nFILES and BYTES of a tier are this node's own; OTHERS' are files of other nodes that this\n"
+     "one has heard of. LAST USED is how long ago the last of its chunks was used, OLDEST the\n"
+     "one that nobody has used for longest. A namespace that no engine has registered since\n"
+     "the daemon's start has no name.\n",
+     RunLs},
+    {"evict", "(--namespace-id HEX | --all) [options]",
+     "Gives chunks up: their files on every tier, and their copies in the pool",
+     "\nOnly chunks for which all that is said is true; ls tells the ids. --prefix is a chunk's\n"
+     "prefix hash, as lookup prints it: that chunk goes and all that is known to come after\n"
+     "it. Leased chunks, and those that are still to be written, stay. --timeout does not\n"
+     "limit it; to interrupt it does not end it. Ends with exit code 1 when a tier does not\n"
+     "delete.\n",
+     RunEvict},
+    {"warm", "--namespace-id HEX [--salt TEXT] FILE",
+     "Reads chunks into the staging pool, where they stay while there is room",
+     "\nFILE has a prefix hash a line, in hexadecimal digits; - is standard input. All groups\n"
+     "and shards of each are read. What is not there is counted and passed over. An engine\n"
+     "must have registered the namespace since the daemon's start.\n",
+     RunWarm},
+    {"fsck", "[--headers-only] DIRECTORY",
+     "Reads the chunks in a tier's directory, and tells which are damaged",
+     "\nAnd its index snapshots; without the daemon, and nothing is changed: the daemon's scrub "
+     "repairs. Damaged files\n"
+     "and those that cannot be read are named on standard error, and end it with exit code 1,\n"
+     "as does an index snapshot that a start would not use. Temporary files are of writes that\n"
+     "run, or were broken off; names that are none of KVStream's are counted as foreign.\n",
+     RunFsck},
     {"drain", "[--timeout-ms MS]",
      "Makes the daemon refuse new operations and write what is staged",
      "\nEnds with exit code 1 when that was not done in time. The daemon goes on draining\n"

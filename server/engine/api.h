@@ -18,7 +18,6 @@
 #include "server/base/types.h"
 #include "server/gpu/gpu.h"
 #include "server/memory/sealed_memory.h"
-#include "server/store/chunk_index.h"
 #include "server/store/chunk_key.h"
 #include "server/store/namespace.h"
 
@@ -379,11 +378,6 @@ struct Drain {
   // 0 means the configured time.
   TimeNs timeout = 0;
   absl::AnyInvocable<void(absl::StatusOr<DrainResult>)> reply;
-};
-
-// Chunks and bytes by namespace, in the index.
-struct ListUsage {
-  absl::AnyInvocable<void(absl::flat_hash_map<NamespaceId, store::ChunkIndex::Usage>)> reply;
 };
 
 }  // namespace kvstream::engine

@@ -120,6 +120,7 @@ TimeNs Engine::NextDeadline() const {
                    s.stores.NextDeadline(), s.leases.NextDeadline(), s.controls.NextDeadline(),
                    s.device.NextDeadline(), s.keeper.NextDeadline(), s.scrubber.NextDeadline(),
                    s.evictor.NextDeadline(), s.restorer.NextDeadline(), s.cataloguer.NextDeadline(),
+                   s.index_walks.NextDeadline(),
                    draining_ ? kNever : s.snapshotter.NextDeadline()});
 }
 
@@ -192,7 +193,11 @@ void Engine::FinishTurn(TimeNs now) {
       if (session != nullptr) EndSession(*session, absl::UnavailableError("the daemon stops"), now);
     }
   }
-  if (draining_) s.staging.OpenGateForGood();
+  if (draining_) {
+    s.staging.OpenGateForGood();
+    s.index_walks.EndEvictions(absl::UnavailableError("the daemon is draining"));
+  }
+  if (ending_) s.index_walks.EndLists(absl::UnavailableError("the daemon stops"));
   s.device.Tick(now);
   s.keeper.Tick(now);
   s.scrubber.Tick(draining_, now);
@@ -226,10 +231,12 @@ void Engine::FinishTurn(TimeNs now) {
   s.reads.SubmitReads();
   s.stores.SendResults();
   s.lookups.Pump(now);
+  s.index_walks.Pump(now);
   stats_.leases_expired.Add(s.leases.Expire(now));
   PublishStats(now);
   // Only now: whoever hears of an end finds it in the numbers too.
   s.lookups.SendReplies();
+  s.index_walks.SendReplies();
   s.sessions.Flush();
   ReportProgress(now);
 }
@@ -249,6 +256,7 @@ void Engine::PublishStats(TimeNs now) {
   stats_.leases.Set(s.leases.count());
   stats_.leased_chunks.Set(s.leases.chunks());
   stats_.index_chunks.Set(s.index.chunks());
+  stats_.index_bytes.Set(s.index.memory_bytes());
   stats_.operations_running.Set(s.reads.running() + s.stores.running());
   stats_.draining.Set(draining_ ? 1 : 0);
   s.keeper.PublishStats(now);

@@ -107,6 +107,7 @@ class Engine final : public EventPoster, public tier::CompletionSink {
   void On(UnregisterMemory& event, TimeNs now);
   void On(DeviceMemoryAttached& event, TimeNs now);
   void On(ListUsage& event, TimeNs now);
+  void On(EvictChunks& event, TimeNs now);
   void On(SetTierInService& event, TimeNs now);
   void On(Drain& event, TimeNs now);
   void On(BeginScrub& event, TimeNs now);

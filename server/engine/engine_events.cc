@@ -75,7 +75,9 @@ void Engine::On(UnregisterMemory& event, TimeNs) { state_->regions.Unregister(st
 
 void Engine::On(DeviceMemoryAttached& event, TimeNs) { state_->regions.Attach(std::move(event)); }
 
-void Engine::On(ListUsage& event, TimeNs) { event.reply(state_->index.usage()); }
+void Engine::On(ListUsage& event, TimeNs) { state_->index_walks.Begin(std::move(event)); }
+
+void Engine::On(EvictChunks& event, TimeNs) { state_->index_walks.Begin(std::move(event)); }
 
 void Engine::On(SetTierInService& event, TimeNs now) {
   state_->controls.Begin(std::move(event), now);

@@ -12,6 +12,7 @@
 #include "server/engine/device_copies.h"
 #include "server/engine/engine.h"
 #include "server/engine/evictor.h"
+#include "server/engine/index_walks.h"
 #include "server/engine/leases.h"
 #include "server/engine/lookups.h"
 #include "server/engine/read_ops.h"
@@ -65,7 +66,8 @@ struct Engine::State {
                  engine->options_.restart, engine->options_.capacities),
         snapshotter({tiers, &index, &restorer, &engine->stats_}, engine->options_.restart),
         cataloguer({tiers, &index, &evictor, &restorer, engine, &engine->stats_},
-                   engine->options_.catalog, engine->options_.capacities) {
+                   engine->options_.catalog, engine->options_.capacities),
+        index_walks({tiers, &index, &evictor, &staging, &engine->stats_}) {
     asides.SetListener(&cataloguer);
     lookups.SetCataloguer(&cataloguer);
     slots.SetReclaim(
@@ -93,6 +95,7 @@ struct Engine::State {
   Restorer restorer;
   Snapshotter snapshotter;
   Cataloguer cataloguer;
+  IndexWalks index_walks;
   std::vector<DeviceResult> device_results;  // Of DeliverDeviceCopies.
   uint64_t next_operation = 1;
   bool sessions_ended = false;

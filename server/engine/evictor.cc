@@ -159,21 +159,31 @@ bool Evictor::GiveUp(TierId tier, TimeNs now) {
   Keep& keep = keeps_[tier.value];
   const std::vector<store::EvictedFile> files = parts_.index->Evict(tier);
   TierEngineStats& stats = parts_.stats->tiers[tier.value];
-  if (keep.unlinks == 0) keep.unlinked_at = now;
   for (const store::EvictedFile& file : files) {
-    keep.unlinks += 1;
-    keep.unlinking += file.bytes;
-    keep.floor_bytes_left -= std::min(keep.floor_bytes_left, file.bytes);
-    keep.floor_files_left -= std::min<uint64_t>(keep.floor_files_left, 1);
     stats.files_evicted.Add();
     stats.bytes_evicted.Add(file.bytes);
-    parts_.asides->GiveUp(tier, store::ChunkPath(file.name_space, file.key), file.key,
-                          [this, tier, bytes = file.bytes](bool unlinked, TimeNs then) {
-                            OnUnlinked(tier, bytes, unlinked, then);
-                          });
+    Unlink(tier, file, now);
   }
   if (!files.empty()) keep.stuck_until = 0;
   return !files.empty();
+}
+
+void Evictor::GiveUpFile(TierId tier, const store::EvictedFile& file, TimeNs now) {
+  parts_.index->RemoveReplicas(file.key, tier);
+  Unlink(tier, file, now);
+}
+
+void Evictor::Unlink(TierId tier, const store::EvictedFile& file, TimeNs now) {
+  Keep& keep = keeps_[tier.value];
+  if (keep.unlinks == 0) keep.unlinked_at = now;
+  keep.unlinks += 1;
+  keep.unlinking += file.bytes;
+  keep.floor_bytes_left -= std::min(keep.floor_bytes_left, file.bytes);
+  keep.floor_files_left -= std::min<uint64_t>(keep.floor_files_left, 1);
+  parts_.asides->GiveUp(tier, store::ChunkPath(file.name_space, file.key), file.key,
+                        [this, tier, bytes = file.bytes](bool unlinked, TimeNs then) {
+                          OnUnlinked(tier, bytes, unlinked, then);
+                        });
 }
 
 void Evictor::OnUnlinked(TierId tier, uint64_t bytes, bool unlinked, TimeNs now) {

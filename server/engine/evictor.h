@@ -50,6 +50,17 @@ class Evictor {
     bool more_comes = false;
   };
   Room RoomOf(TierId tier, TimeNs now);
+  // An operator wants the tier's own file of the key to go.
+  void GiveUpFile(TierId tier, const store::EvictedFile& file, TimeNs now);
+  // Whether the tier has enough to unlink for now, and since when it has unlinked nothing.
+  struct Unlinking {
+    bool busy = false;
+    TimeNs still_since = 0;
+  };
+  Unlinking UnlinkingOf(TierId tier) const {
+    return {keeps_[tier.value].unlinks >= kUnlinksMax, keeps_[tier.value].unlinked_at};
+  }
+
   // tier::TierStats::remounts of the file system whose files the index has.
   uint64_t MountOf(TierId tier) const { return keeps_[tier.value].mount; }
 
@@ -109,6 +120,8 @@ class Evictor {
   void NoteStuck(TierId tier, TimeNs now);
   // False: nothing may go.
   bool GiveUp(TierId tier, TimeNs now);
+  // The index no longer has it.
+  void Unlink(TierId tier, const store::EvictedFile& file, TimeNs now);
   void OnUnlinked(TierId tier, uint64_t bytes, bool unlinked, TimeNs now);
   void GiveUpWhatIsDue(TierId tier, TimeNs now);
 

@@ -350,6 +350,14 @@ bool Staging::Evict(sched::Arena arena) {
   return true;
 }
 
+void Staging::GiveUp(const KeyDigest& key) {
+  StagedChunk* const chunk = Find(key);
+  if (chunk == nullptr || !chunk->retained) return;
+  EndRetaining(*chunk);
+  Withdraw(*chunk);
+  MaybeFree(chunk->id);
+}
+
 void Staging::MaybeFree(StagedId id) {
   const auto it = chunks_.find(id);
   if (!it->second->finished || it->second->retained || it->second->pins > 0) return;

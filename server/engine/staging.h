@@ -110,6 +110,8 @@ class Staging {
   void NoteUse(const StagedChunk& chunk);
   // Evicts a retained chunk, with a slot of `arena`; false when none may go.
   bool Evict(sched::Arena arena);
+  // An operator wants the key's copy out of the cache, if it is there; what reads it goes on.
+  void GiveUp(const KeyDigest& key);
   // Of the engine loop.
   void NewTurn() {
     if (has_cache()) parts_.cache->NewTurn();

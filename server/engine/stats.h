@@ -201,7 +201,12 @@ struct EngineStats {
   // Scrubs by the clock that found another one running.
   Counter scrubs_refused;
 
+  // Contents of chunks, and evictions that left files on tiers that deleted nothing.
+  Counter operator_evicted_chunks;
+  Counter operator_evictions_unfinished;
+
   Gauge index_chunks;
+  Gauge index_bytes;
   Gauge draining;
 
   // From arrival to quiesced.

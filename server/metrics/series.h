@@ -58,10 +58,16 @@ inline constexpr Series<EngineStats, Gauge> kEngineGauges[] = {
     {"kvstreamd_operations_running", "Operations that have not quiesced.",
      &EngineStats::operations_running},
     {"kvstreamd_index_chunks", "Chunks in the index.", &EngineStats::index_chunks},
+    {"kvstreamd_index_bytes", "Memory that the index takes up.", &EngineStats::index_bytes},
     {"kvstreamd_draining", "1 while new operations are refused.", &EngineStats::draining},
 };
 
 inline constexpr Series<EngineStats, Counter> kEngineCounters[] = {
+    {"kvstreamd_operator_evicted_chunks_total", "Chunks that operators have evicted.",
+     &EngineStats::operator_evicted_chunks},
+    {"kvstreamd_operator_evictions_unfinished_total",
+     "Evictions that left files on tiers that deleted nothing.",
+     &EngineStats::operator_evictions_unfinished},
     {"kvstreamd_sessions_opened_total", "Sessions opened.", &EngineStats::sessions_opened},
     {"kvstreamd_landing_timeouts_total",
      "Times that a worker had a part of its landing buffer for too long.",

@@ -13,27 +13,34 @@
 namespace kvstream::rpc {
 namespace {
 
-using UsageMap = absl::flat_hash_map<NamespaceId, store::ChunkIndex::Usage>;
-
-absl::Status NotImplemented(const char* call) {
-  return absl::UnimplementedError(std::string(call) + ": this version does not implement it");
-}
-
-grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const char* call) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(NotImplemented(call)));
-  return reactor;
+void EncodeUsage(const engine::NamespaceUsage& usage, const Facts& facts,
+                 v1::ListNamespacesReply::Entry* entry) {
+  entry->set_chunks(usage.all.chunks);
+  entry->set_bytes(usage.all.bytes);
+  for (size_t t = 0; t < usage.tiers.size(); ++t) {
+    v1::ListNamespacesReply::NamespaceOnTier* on_tier = entry->add_tiers();
+    on_tier->set_tier(facts.tier_names[t]);
+    on_tier->set_files(usage.tiers[t].files);
+    on_tier->set_bytes(usage.tiers[t].bytes);
+    on_tier->set_hints(usage.tiers[t].hints);
+  }
+  entry->set_staged_chunks(usage.staged_chunks);
+  entry->set_staged_bytes(usage.staged_bytes);
+  if (usage.unused_seconds_min > usage.unused_seconds_max) return;
+  entry->set_used_here(true);
+  entry->set_unused_ms_min(uint64_t{usage.unused_seconds_min} * 1000);
+  entry->set_unused_ms_max(uint64_t{usage.unused_seconds_max} * 1000);
 }
 
 // Every namespace that is registered or has chunks, in the order of the ids.
-void FillNamespaces(const UsageMap& usage, const store::NamespaceRegistry& registry,
-                    v1::ListNamespacesReply* reply) {
+void FillNamespaces(const engine::NamespaceUsages& usages, const store::NamespaceRegistry& registry,
+                    const Facts& facts, v1::ListNamespacesReply* reply) {
   struct Row {
     store::NamespaceRef info;
-    store::ChunkIndex::Usage usage;
+    const engine::NamespaceUsage* usage = nullptr;
   };
   std::map<NamespaceId, Row> rows;
-  for (const auto& [id, used] : usage) rows[id].usage = used;
+  for (const auto& [id, usage] : usages) rows[id].usage = &usage;
   for (store::NamespaceRef& info : registry.List()) {
     const NamespaceId id = info->id;
     rows[id].info = std::move(info);
@@ -42,8 +49,7 @@ void FillNamespaces(const UsageMap& usage, const store::NamespaceRegistry& regis
     v1::ListNamespacesReply::Entry* entry = reply->add_namespaces();
     entry->set_namespace_id(RawBytes(id));
     if (row.info != nullptr) EncodeNamespace(row.info->spec, entry->mutable_namespace_());
-    entry->set_chunks(row.usage.chunks);
-    entry->set_bytes(row.usage.bytes);
+    if (row.usage != nullptr) EncodeUsage(*row.usage, facts, entry);
   }
 }
 
@@ -66,12 +72,13 @@ grpc::ServerUnaryReactor* AdminService::ListNamespaces(grpc::CallbackServerConte
     call.Finish(s);
     return reactor;
   }
-  poster_.Post(
-      engine::ListUsage{[this, reply, call = std::move(call)](const UsageMap& usage) mutable {
-        reply->set_boot_id(RawBytes(facts_.boot_id));
-        FillNamespaces(usage, namespaces_, reply);
-        call.Finish(absl::OkStatus());
-      }});
+  poster_.Post(engine::ListUsage{[this, reply, call = std::move(call)](const auto& usages) mutable {
+    if (usages.ok()) {
+      reply->set_boot_id(RawBytes(facts_.boot_id));
+      FillNamespaces(*usages, namespaces_, facts_, reply);
+    }
+    call.Finish(usages.status());
+  }});
   return reactor;
 }
 
@@ -193,8 +200,28 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
 }
 
 grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* context,
-                                              const v1::EvictRequest*, v1::EvictReply*) {
-  return Refuse(context, "Evict");
+                                              const v1::EvictRequest* request,
+                                              v1::EvictReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  PendingCall call(reactor);
+  auto evict = TranslateEvict(*request, facts_.limits);
+  if (!evict.ok()) {
+    call.Finish(evict.status());
+    return reactor;
+  }
+  // Not among the calls that wait for a turn of the loop: the engine bounds those by itself.
+  evict->reply = [this, reply,
+                  call = std::move(call)](absl::StatusOr<engine::EvictResult> result) mutable {
+    if (result.ok()) {
+      reply->set_boot_id(RawBytes(facts_.boot_id));
+      reply->set_chunks(result->chunks);
+      reply->set_bytes(result->bytes);
+      reply->set_kept(result->kept);
+    }
+    call.Finish(result.status());
+  };
+  poster_.Post(*std::move(evict));
+  return reactor;
 }
 
 }  // namespace kvstream::rpc

@@ -1,6 +1,5 @@
 // kvstream.v1.Admin: what kvstreamctl calls. GetStatus and Watch read counters that others keep;
-// ListNamespaces, SetTierState, Drain and Scrub ask the engine. Evict answers UNIMPLEMENTED in this
-// version, naming itself.
+// ListNamespaces, SetTierState, Drain, Evict and Scrub ask the engine.
 //
 // Thread rule: gRPC's callback threads call it; nothing blocks. Ownership: owns nothing it is
 // given.

@@ -278,6 +278,7 @@ void StatusReport::Fill(v1::Status* status) const {
   FillSessions(stats, status->mutable_sessions());
   FillOperations(stats, status->mutable_operations());
   status->mutable_index()->set_chunks(stats.index_chunks.Get());
+  status->mutable_index()->set_bytes(stats.index_bytes.Get());
   status->mutable_index()->set_namespaces(namespaces_.List().size());
   FillRefusals(*source_.rpc, status);
   FillGpus(source_.gpus, status);

@@ -43,6 +43,20 @@ TEST(OutputTest, CountsAreGroupedByThousands) {
   EXPECT_EQ(FormatCount(123456789), "123,456,789");
 }
 
+TEST(OutputTest, HexComesBackAsItWas) {
+  EXPECT_EQ(ParseHex(FormatHex(std::string("\x00\xff\x10", 3))), std::string("\x00\xff\x10", 3));
+  EXPECT_EQ(ParseHex("ABcd"), "\xab\xcd");
+  for (const char* no : {"a", "0x10", "1g", " 1", "-1"}) EXPECT_EQ(ParseHex(no), std::nullopt);
+}
+
+TEST(OutputTest, AgesHaveTheUnitOfWhichThereAreTwo) {
+  EXPECT_EQ(FormatAge(0), "0 s");
+  EXPECT_EQ(FormatAge(119), "119 s");
+  EXPECT_EQ(FormatAge(120), "2 min");
+  EXPECT_EQ(FormatAge(36 * 3600), "36 h");
+  EXPECT_EQ(FormatAge(uint64_t{3} * 86400), "3 d");
+}
+
 TEST(OutputTest, JsonNumbersAreExactIntegers) {
   google::protobuf::Struct object;
   SetNumber(&object, "bytes", 9007199254740991.0);

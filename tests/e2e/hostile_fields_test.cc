@@ -291,6 +291,7 @@ TEST_F(HostileFieldsTest, EveryAdminCallAnswers) {
   CallAll<v1::EvictRequest, v1::EvictReply>(
       v1::EvictRequest(),
       [&](auto* context, const auto& in, auto* out) { return admin->Evict(context, in, out); });
+  ASSERT_TRUE(worker_.Put({1, 2}).ok()) << "some of these mean everything";
   CallAll<v1::ScrubRequest, v1::ScrubProgress>(v1::ScrubRequest(),
                                                [&](auto* context, const auto& in, auto* out) {
                                                  auto stream = admin->Scrub(context, in);

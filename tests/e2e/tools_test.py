@@ -251,6 +251,71 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(self.node.ctl("scrub", "--tier", "tape").returncode, 1)
         self.assertEqual(self.node.ctl("scrub", "nvme").returncode, 2)
 
+    def test_namespaces_are_listed_evicted_and_warmed(self):
+        source = self.node.folder / "source"
+        source.write_bytes(os.urandom(100001))
+        for name, key in (("n", "a"), ("n", "b"), ("other", "a")):
+            self.assertEqual(self.node.ctl("put", "--namespace", name, "--key", key,
+                                           str(source)).returncode, 0)
+        self.node.wait(lambda: self.node.status()["pool"]["staged_bytes"] == "0", "all is written")
+        listed = self.node.ctl("ls")
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        ids = {line.split()[-1].removeprefix("kvstreamctl/"): line.split()[0]
+               for line in listed.stdout.splitlines() if "kvstreamctl/" in line}
+        self.assertEqual(set(ids), {"n", "other"})
+        entries = json.loads(self.node.ctl("ls", "--json").stdout)["namespaces"]
+        self.assertEqual(sorted(int(entry["chunks"]) for entry in entries), [1, 2])
+
+        lookup = self.node.ctl("lookup", "--namespace", "n", "--bytes", "100001", "a", "b")
+        keys = [line.split()[1] for line in lookup.stdout.splitlines()[1:3]]
+        warmed = subprocess.run(
+            [KVSTREAMCTL, "--socket", self.node.socket, "warm", "--namespace-id", ids["n"], "-",
+             "--json"], input="\n".join([*keys, "00" * 16]), capture_output=True, text=True,
+            check=False, timeout=PATIENCE_S)
+        self.assertEqual(warmed.returncode, 0, warmed.stderr)
+        self.assertEqual(json.loads(warmed.stdout),
+                         {"keys": 3, "chunks": 2, "bytes": 200002, "missing": 1})
+
+        self.assertEqual(self.node.ctl("evict").returncode, 2)
+        self.assertEqual(self.node.ctl("evict", "--prefix", keys[0]).returncode, 2)
+        self.assertEqual(self.node.ctl("evict", "--namespace-id", "xy").returncode, 2)
+        empty = self.node.ctl("evict", "--namespace-id", "", "--older-than", "1")
+        self.assertEqual(empty.returncode, 2)
+        trial = self.node.ctl("evict", "--namespace-id", ids["n"], "--dry-run")
+        self.assertIn("would evict 2 chunks", trial.stdout)
+        # The lookup has told that the second comes after the first.
+        one = self.node.ctl("evict", "--namespace-id", ids["n"], "--prefix", keys[1], "--json")
+        self.assertEqual(one.returncode, 0, one.stderr)
+        self.assertEqual(int(json.loads(one.stdout)["chunks"]), 1)
+        rest = self.node.ctl("evict", "--all", "--older-than", "86400")
+        self.assertIn("evicted 0 chunks", rest.stdout)
+        self.assertEqual(self.node.ctl("evict", "--all").returncode, 0)
+        self.node.wait(lambda: not list(self.node.folder.glob("*/v1/*/*/*/*.kv")),
+                       "what was evicted is deleted")
+
+    def test_fsck_reads_what_lies_there_without_a_daemon(self):
+        self.assertEqual(self.node.ctl("replay", "--generate", "5", "--chunk-bytes",
+                                       "64KiB").returncode, 0)
+        self.assertEqual(self.node.stop(), 0)
+        root = self.node.folder / "nvme"
+        files = sorted(root.glob("v1/*/*/*/*.kv"))
+        sound = self.node.ctl("fsck", str(root), "--json")
+        self.assertEqual(sound.returncode, 0, sound.stderr)
+        report = json.loads(sound.stdout)
+        self.assertEqual((report["files"], report["damaged"], report["foreign"]),
+                         (len(files), 0, 0))
+        self.assertGreater(report["snapshots"], 0)
+        damaged = bytearray(files[0].read_bytes())
+        damaged[5000] ^= 1
+        files[0].write_bytes(damaged)
+        found = self.node.ctl("fsck", str(root))
+        self.assertEqual(found.returncode, 1)
+        self.assertIn(str(files[0]), found.stderr)
+        self.assertIn("1 damaged", found.stdout)
+        self.assertEqual(self.node.ctl("fsck", "--headers-only", str(root)).returncode, 0)
+        self.assertEqual(self.node.ctl("fsck").returncode, 2)
+        self.assertEqual(self.node.ctl("fsck", str(root / "nothing")).returncode, 1)
+
     def test_bad_configurations_are_refused_by_name(self):
         bad = self.node.folder / "bad.textproto"
         bad.write_text('sockets { grpc: "relative" }\npool { mib: 1 bytez: 3 }\n')

@@ -120,6 +120,22 @@ void CheckLookup(v1::LookupRequest request) {
   KV_CHECK(lookup->lease_for == 0 || lookup->session.value != 0);
 }
 
+void CheckEvict(const v1::EvictRequest& request) {
+  Limits limits;
+  limits.lookup_keys_max = kLookupKeysMax;
+  const auto evict = TranslateEvict(request, limits);
+  if (!evict.ok()) {
+    KV_CHECK(absl::IsInvalidArgument(evict.status()));
+    return;
+  }
+  // What narrows an eviction is never lost on the way.
+  KV_CHECK(evict->name_space.has_value() == !request.namespace_id().empty());
+  KV_CHECK(evict->prefixes.size() == static_cast<size_t>(request.prefix_hashes_size()));
+  KV_CHECK(evict->prefixes.empty() || evict->name_space.has_value());
+  KV_CHECK(evict->unused_seconds_min > 0 || request.older_than_ms() == 0);
+  KV_CHECK(evict->dry_run == request.dry_run());
+}
+
 void CheckDrain(const v1::DrainRequest& request) {
   const auto timeout = TranslateDrain(request);
   KV_CHECK(timeout.ok() == (request.timeout_ms() <= 3600000));
@@ -151,7 +167,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     check(std::move(message));
     return 0;
   };
-  switch (data[0] % 6) {
+  switch (data[0] % 7) {
     case 0:
       return parse(v1::RegisterNamespaceRequest(), rpc::CheckNamespace);
     case 1:
@@ -162,6 +178,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       return parse(v1::DrainRequest(), rpc::CheckDrain);
     case 4:
       return parse(v1::WatchRequest(), rpc::CheckWatch);
+    case 5:
+      return parse(v1::EvictRequest(), rpc::CheckEvict);
     default:
       return parse(v1::SetTierStateRequest(), rpc::CheckTierState);
   }

@@ -73,6 +73,9 @@ inline const Expected<EngineStats> kEngine[] = {
     KV_NUMBER(EngineStats, "chunks_lost_total", chunks_lost),
     KV_NUMBER(EngineStats, "staged_chunks_damaged_total", staged_chunks_damaged),
     KV_NUMBER(EngineStats, "index_chunks", index_chunks),
+    KV_NUMBER(EngineStats, "operator_evicted_chunks_total", operator_evicted_chunks),
+    KV_NUMBER(EngineStats, "operator_evictions_unfinished_total", operator_evictions_unfinished),
+    KV_NUMBER(EngineStats, "index_bytes", index_bytes),
     KV_NUMBER(EngineStats, "unhandled_events", unhandled_events),
     KV_NUMBER(EngineStats, "draining", draining),
 };

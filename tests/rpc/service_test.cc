@@ -154,10 +154,11 @@ TEST(ServiceTest, ListNamespacesShowsRegisteredOnesWithTheirUsage) {
   rig.poster.Answer([&](engine::Event& event) {
     auto* list = std::get_if<engine::ListUsage>(&event);
     if (list == nullptr) return false;
-    absl::flat_hash_map<NamespaceId, store::ChunkIndex::Usage> usage;
-    usage[rig.namespaces.List()[0]->id] = {3, 300};
-    usage[NamespaceId()] = {1, 100};
-    list->reply(std::move(usage));
+    engine::NamespaceUsages usages;
+    usages[rig.namespaces.List()[0]->id] = {
+        .all = {3, 300}, .tiers = {{2, 250, 1}}, .unused_seconds_min = 4, .unused_seconds_max = 5};
+    usages[NamespaceId()] = {.all = {1, 100}};
+    list->reply(usages);
     return true;
   });
   grpc::ClientContext context;
@@ -168,17 +169,14 @@ TEST(ServiceTest, ListNamespacesShowsRegisteredOnesWithTheirUsage) {
   EXPECT_EQ(reply.namespaces(0).bytes(), 100u);
   EXPECT_EQ(reply.namespaces(1).namespace_id(), id);
   EXPECT_EQ(reply.namespaces(1).chunks(), 3u);
+  ASSERT_EQ(reply.namespaces(1).tiers_size(), 1);
+  EXPECT_EQ(reply.namespaces(1).tiers(0).tier(), "nvme");
+  EXPECT_EQ(reply.namespaces(1).tiers(0).files(), 2u);
+  EXPECT_EQ(reply.namespaces(1).tiers(0).hints(), 1u);
+  EXPECT_EQ(reply.namespaces(1).unused_ms_min(), 4000u);
+  EXPECT_EQ(reply.namespaces(1).unused_ms_max(), 5000u);
   EXPECT_EQ(reply.namespaces(1).namespace_().model(), "model");
   EXPECT_EQ(reply.namespaces(1).namespace_().groups(0).shards(), 2u);
-}
-
-TEST(ServiceTest, CallsOfLaterVersionsNameThemselves) {
-  Rig rig;
-  grpc::ClientContext evict;
-  v1::EvictReply reply;
-  const grpc::Status evicted = rig.admin->Evict(&evict, v1::EvictRequest(), &reply);
-  EXPECT_EQ(evicted.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(evicted.error_message(), HasSubstr("Evict"));
 }
 
 TEST(ServiceTest, HealthFollowsReadiness) {
