@@ -25,6 +25,7 @@ Commands that start daemons of their own; --help after each tells more:
   newcomers  a small step beside a large one
   deferral   what writes cost reads on one device, and what deferring them buys
   data_path  what reading and storing cost, by stage
+  metadata   publishing, looking up and starting again on up to a million chunks
   gpu        loads and stores of GPU memory, with an engine beside them
 
 In virtual time, without a daemon:
@@ -225,8 +226,8 @@ class StepBench {
 void Become(std::vector<std::string> arguments) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string command = arguments[0];
-  constexpr std::string_view kScripts[] = {"route",     "tiers",      "newcomers", "deferral",
-                                           "data_path", "simulation", "gpu"};
+  constexpr std::string_view kScripts[] = {"route",    "tiers",     "newcomers",  "deferral",
+                                           "metadata", "data_path", "simulation", "gpu"};
   if (std::ranges::find(kScripts, command) != std::end(kScripts)) {
     arguments[0] = folder / (command + ".py");
     arguments.insert(arguments.begin(), "python3");
