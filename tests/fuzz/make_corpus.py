@@ -168,7 +168,10 @@ def unaries():
     yield "drain", b"\3" + encode("DrainRequest", "timeout_ms: 3600000", "admin")
     yield "watch", b"\4" + encode("WatchRequest", "interval_ms: 100", "admin")
     yield "watch_default", b"\4"
-    yield "tier_state", b"\5" + encode("SetTierStateRequest", "state: TIER_STATE_OUT", "admin")
+    yield "evict", b"\5" + encode(
+        "EvictRequest", "namespace_id: '0123456789abcdef' older_than_ms: 1001 salt: 's' " + hashes,
+        "admin")
+    yield "tier_state", b"\6" + encode("SetTierStateRequest", "state: TIER_STATE_OUT", "admin")
 
 
 def handoffs():
