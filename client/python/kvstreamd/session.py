@@ -1,0 +1,288 @@
+"""One session with a daemon, for good: its stream, its handoff connection, its operations.
+
+When the daemon goes away, every operation that has not ended ends with SessionLost, but only once
+the handoff connection has reported end of file: until then the daemon may touch the memory.
+
+Thread rule: any thread. Two threads of its own: one reads the stream and runs the futures'
+callbacks, one reads the handoff connection. Ownership: owns the channel, not the memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from kvstreamd import errors
+from kvstreamd.errors import KVStreamError
+from kvstreamd.handoff import HandoffConnection
+from kvstreamd.operations import Operation
+from kvstreamd.protocol import PACKAGE, PROTOCOL_VERSION, ClientMessage, ServerMessage, message
+
+# Messages that wait to be sent; as many operations as a session may have running, several times.
+QUEUED_MESSAGES_MAX = 4096
+_MESSAGE_BYTES_MAX = 64 << 20
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
+    # Channels of one address share a connection and its back-off by default: a new session would
+    # wait for the failures of the lost one.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def open_channel(socket: str) -> grpc.Channel:
+    """A channel to the daemon's gRPC socket; connects when it is used."""
+    return grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
+
+
+class Session:
+    """Opens a session. Errors as of Client."""
+
+    def __init__(self, socket: str, handoff_socket: str, client_name: str, timeout_s: float):
+        deadline = time.monotonic() + timeout_s
+        self._lock = threading.Lock()
+        self._operations: dict[int, Operation] = {}
+        self._ids = itertools.count(1)
+        self._halves_open = {"stream", "handoff"}
+        self._cause: KVStreamError | None = None
+        self._settled = threading.Event()
+        # Both halves have ended, and every operation.
+        self._over = threading.Event()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # Written once, before _settled; constant after.
+        self.opened: Any = None
+
+        self.handoff = HandoffConnection(handoff_socket, timeout_s)
+        version = self.handoff.welcome.protocol_version
+        if version != PROTOCOL_VERSION:
+            self.handoff.discard()
+            raise errors.FailedPrecondition(
+                f"open session: the daemon speaks protocol version {version}, this client "
+                f"{PROTOCOL_VERSION}")
+        self.boot_id: bytes = self.handoff.welcome.boot_id
+        self.channel = open_channel(socket)
+        self._methods: dict[str, Any] = {}
+        self._open_stream(client_name)
+        if not self._settled.wait(max(deadline - time.monotonic(), 0)):
+            self.abandon(errors.Unavailable("open session: given up"))
+            raise errors.DeadlineExceeded(f"open session: no answer from {socket}")
+        if self.opened is None:
+            self.abandon(errors.Unavailable("open session: given up"))
+            raise self._cause or errors.Unavailable(f"open session: {socket} ended it")
+
+    def _open_stream(self, client_name: str) -> None:
+        hello = ClientMessage()
+        hello.hello.token = self.handoff.welcome.token
+        hello.hello.protocol_version = PROTOCOL_VERSION
+        hello.hello.client_name = client_name
+        self._outgoing.put(hello.SerializeToString())
+        # Messages are serialized by who sends them; the stream's thread only passes bytes on.
+        method = self.channel.stream_stream(f"/{PACKAGE}.KvCache/Session", request_serializer=bytes,
+                                            response_deserializer=ServerMessage.FromString)
+        self._call = method(self._messages())
+        self.handoff.start(self._handoff_ended)
+        threading.Thread(target=self._read, name="kvstreamd-session", daemon=True).start()
+
+    def _messages(self) -> Iterator[bytes]:
+        while True:
+            data = self._outgoing.get()
+            if data is None:
+                return
+            yield data
+
+    # ------------------------------------------------------------ operations
+
+    def next_operation_id(self) -> int:
+        """Never 0, never the same again."""
+        return next(self._ids)
+
+    def begin(self, operation: Operation, client_message: Any) -> None:
+        """Keeps the operation and sends the message that begins it. Raises SessionLost,
+        ResourceExhausted; then nothing has begun."""
+        data = client_message.SerializeToString()
+        with self._lock:
+            self._check_alive()
+            self._operations[operation.id] = operation
+        try:
+            self.send(data)
+        except KVStreamError:
+            with self._lock:
+                removed = self._operations.pop(operation.id, None)
+            # One that ended meanwhile, with its session, has told its futures: it has begun.
+            if removed is not None:
+                raise
+
+    def send(self, data: bytes) -> None:
+        """Queues a serialized message; never blocks. Raises SessionLost, ResourceExhausted."""
+        with self._lock:
+            self._check_alive()
+            if self._outgoing.qsize() >= QUEUED_MESSAGES_MAX:
+                raise errors.ResourceExhausted(
+                    f"send on session stream: {QUEUED_MESSAGES_MAX} messages wait already")
+            self._outgoing.put(data)
+
+    def cancel(self, operation_id: int) -> None:
+        """Asks for an operation's early end; a session that is lost ends it anyway."""
+        client_message = ClientMessage()
+        client_message.cancel.operation_id = operation_id
+        try:
+            self.send(client_message.SerializeToString())
+        except errors.SessionLost:
+            pass
+
+    # ------------------------------------------------------------ unary calls
+
+    def method(self, service: str, name: str, reply: str | None = None) -> Any:
+        """The callable of a unary call, made once."""
+        found = self._methods.get(name)
+        if found is None:
+            found = self._methods[name] = self.channel.unary_unary(
+                f"/{PACKAGE}.{service}/{name}", request_serializer=_serialized,
+                response_deserializer=message(reply or f"{name}Reply").FromString)
+        return found
+
+    def call(self, name: str, request: Any, timeout_s: float, operation: str) -> Any:
+        """A unary call of the data service. Raises the daemon's word, BootChanged, SessionLost."""
+        self.check()
+        try:
+            reply = self.method("KvCache", name)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc(error, operation) from None
+        return self.check_boot(reply)
+
+    def check_boot(self, reply: Any) -> Any:
+        """The reply, of this session's boot. Raises BootChanged, and gives the session up."""
+        if reply.boot_id != self.boot_id:
+            error = errors.BootChanged("use session: another boot of the daemon answers")
+            self.abandon(error)
+            raise error
+        return reply
+
+    # ------------------------------------------------------------ the end
+
+    def check(self) -> None:
+        """Raises SessionLost when the session is lost."""
+        with self._lock:
+            self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self._cause is not None:
+            raise _lost(self._cause)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the session has ended or is about to."""
+        return self._cause is not None
+
+    def abandon(self, cause: KVStreamError) -> None:
+        """Begins the session's end without waiting for it."""
+        with self._lock:
+            if self._cause is None:
+                self._cause = cause
+        self._call.cancel()
+        self.handoff.half_close()
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the session. Raises DeadlineExceeded when the daemon has not let go of the memory:
+        then it is in use until the daemon is gone. Idempotent."""
+        self.abandon(errors.Unavailable("use session: the client closed it"))
+        if not self._over.wait(timeout_s):
+            raise errors.DeadlineExceeded(
+                "close session: the daemon has not let go of its memory")
+        self.channel.close()
+
+    def _handoff_ended(self) -> None:
+        self._end_half("handoff", errors.Unavailable(
+            "use session: the daemon closed the handoff connection"))
+        self._call.cancel()
+
+    def _end_half(self, half: str, cause: KVStreamError) -> None:
+        with self._lock:
+            if self._cause is None:
+                self._cause = cause
+            self._halves_open.discard(half)
+            left: list[Operation] = []
+            if not self._halves_open:
+                left = list(self._operations.values())
+                self._operations.clear()
+            error = _lost(self._cause)
+        self._outgoing.put(None)
+        self._settled.set()
+        for operation in left:
+            operation.end(error)
+        if not self._halves_open:
+            self._over.set()
+
+    # ------------------------------------------------------------ the stream's thread
+
+    def _read(self) -> None:
+        cause: KVStreamError = errors.Unavailable("use session: the daemon ended the stream")
+        try:
+            for server_message in self._call:
+                for event in server_message.events:
+                    self._on_event(event)
+        except grpc.RpcError as error:
+            cause = from_rpc(error, "use session")
+        except Exception as error:  # Whatever it was: no event may be lost in silence.
+            cause = errors.Unavailable(f"use session: an event was not understood: {error!r}")
+            self._call.cancel()
+        self._end_half("stream", cause)
+        self.handoff.half_close()
+
+    def _on_event(self, event: Any) -> None:
+        kind = event.WhichOneof("event")
+        handler = _HANDLERS.get(kind)
+        if handler is not None:
+            handler(self, kind, getattr(event, kind))
+
+    def _on_opened(self, _: str, event: Any) -> None:
+        if self.opened is None:
+            self.opened = event
+            self._settled.set()
+
+    def _on_progress(self, kind: str, event: Any) -> None:
+        with self._lock:
+            operation = self._operations.get(event.operation_id)
+        if operation is not None:
+            operation.on_event(kind, event)
+
+    def _on_quiesced(self, _: str, event: Any) -> None:
+        with self._lock:
+            operation = self._operations.pop(event.operation_id, None)
+        if operation is not None:
+            operation.end(errors.from_code(event.code, f"run operation {event.operation_id}",
+                                           event.message))
+
+
+# Outcomes of single chunks are in RequestDone as well.
+_HANDLERS: dict[str, Callable[[Session, str, Any], None]] = {
+    "session_opened": Session._on_opened,
+    "request_done": Session._on_progress,
+    "store_released": Session._on_progress,
+    "store_durable": Session._on_progress,
+    "quiesced": Session._on_quiesced,
+}
+
+
+def _serialized(request: Any) -> bytes:
+    return request.SerializeToString()
+
+
+def _lost(cause: KVStreamError) -> errors.SessionLost:
+    """A new one each time: an exception that is raised again keeps its old traceback."""
+    if isinstance(cause, errors.BootChanged):
+        return errors.BootChanged(str(cause))
+    return errors.SessionLost(str(cause))
+
+
+def from_rpc(error: grpc.RpcError, operation: str) -> KVStreamError:
+    """The error for a failed call."""
+    return errors.from_grpc(error.code().value[0], operation, error.details())
+
