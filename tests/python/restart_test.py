@@ -113,7 +113,7 @@ class RestartTest(DaemonCase):
 
     def test_a_daemon_killed_before_a_store_is_durable_has_not_kept_it(self):
         buffer = self.client.create_host_buffer(CHUNK_BYTES)
-        self.node.process.send_signal(signal.SIGSTOP)
+        real_node.freeze(self.node.process)
         store = self.client.store(self.namespace, self.chunks(buffer, [b"never stored key"]),
                                   durable=True)
         self.node.kill()
@@ -125,7 +125,7 @@ class RestartTest(DaemonCase):
         client = self.connect(call_timeout_s=0.2)
         buffer = client.create_host_buffer(CHUNK_BYTES)
         namespace = client.register_namespace(description())
-        self.node.process.send_signal(signal.SIGSTOP)
+        real_node.freeze(self.node.process)
         operation = client.read_step([kvstreamd.ReadRequest(
             namespace=namespace, request_id=1, chunks=self.chunks(buffer, self.hashes[:1]))])
         with self.assertRaises(errors.DeadlineExceeded):

@@ -40,6 +40,21 @@ def wait(condition, what, patience_s=PATIENCE_S):
         time.sleep(POLL_S)
 
 
+def freeze(process):
+    """Stops a child; returns once each of its threads stands still."""
+    process.send_signal(signal.SIGSTOP)
+    # The signal is sent, not yet taken.
+    wait(lambda: _stands_still(process.pid), "the process is stopped")
+
+
+def _stands_still(pid):
+    try:
+        return all(re.search(r"\) [Tt] ", (thread / "stat").read_text(encoding="utf-8"))
+                   for thread in pathlib.Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return False  # A thread has ended meanwhile.
+
+
 class Node:
     """A daemon on the folders `nvme` and `pfs` of a folder. `tier` is added to both tiers of its
     config, `pfs` to the second, `config` to the whole. Without a DRAM cache, so that what is read
@@ -226,10 +241,7 @@ class UserFileSystem:
         return [row[2].split(":")[1] for row in rows if row[4] == str(self.root)]
 
     def hang(self):
-        self.server.send_signal(signal.SIGSTOP)
-        # The signal is sent, not yet taken.
-        stat = pathlib.Path(f"/proc/{self.server.pid}/stat")
-        wait(lambda: re.search(r"\) [Tt] ", stat.read_text(encoding="utf-8")), "bindfs is stopped")
+        freeze(self.server)
 
     def resume(self):
         self.server.send_signal(signal.SIGCONT)
