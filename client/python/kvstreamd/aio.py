@@ -102,7 +102,8 @@ class AsyncClient:
 
     @classmethod
     async def connect(cls, socket: str, **options: Any) -> "AsyncClient":
-        """Opens a session; options as of Client."""
+        """Opens a session; options as of Client. Cancelled, it opens none: what the thread makes
+        meanwhile nobody has, and it ends its session."""
         return cls(await asyncio.to_thread(Client, socket, **options))
 
     async def __aenter__(self) -> "AsyncClient":

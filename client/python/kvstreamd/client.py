@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,10 @@ class Client:
     listens, DeadlineExceeded when the daemon does not answer in time.
 
     When the daemon goes away operations end with SessionLost, and so does every call until
-    `reconnect`, which registers anew what was registered."""
+    `reconnect`, which registers anew what was registered.
+
+    A client that nobody has any more ends its session, and with it the operations. Tensors of
+    regions stay alive until the daemon has let go of them, also where `close` has failed."""
 
     def __init__(self, socket: str, *, handoff_socket: str = "", client_name: str = "",
                  connect_timeout_s: float = 2.0, call_timeout_s: float = 10.0,
@@ -55,11 +59,17 @@ class Client:
         self._namespaces: dict[Namespace, None] = {}
         self._buffers: dict[HostBuffer, None] = {}
         self._regions: dict[Region, None] = {}
-        self._session = self._connect()
+        self._use(self._connect())
 
     def _connect(self) -> Session:
         return Session(self._socket, self._handoff_socket, self._client_name,
                        self._connect_timeout_s)
+
+    def _use(self, session: Session) -> None:
+        self._session = session
+        self._forget = weakref.finalize(self, session.forget)
+        # The kernel tells the daemon of a process's end.
+        self._forget.atexit = False
 
     def __enter__(self) -> "Client":
         return self
@@ -126,7 +136,8 @@ class Client:
             except errors.KVStreamError:
                 new.abandon(errors.Unavailable("use session: what it needs was not registered"))
                 raise
-            self._session = new
+            self._forget.detach()
+            self._use(new)
             return new.boot_id != old.boot_id
 
     def status(self, timeout_s: float | None = None) -> Any:
@@ -233,8 +244,15 @@ class Client:
                                          block_stride=layout.block_stride)
             for offset, length in layout.runs:
                 tensor.runs.add(offset=offset, length=length)
-        reply = session.call("RegisterMemory", request, self._call_timeout_s,
-                             f"register memory of {memory.gpu_uuid}")
+        session.hold(region, region.tensors)
+        try:
+            reply = session.call("RegisterMemory", request, self._call_timeout_s,
+                                 f"register memory of {memory.gpu_uuid}")
+        except (errors.DeadlineExceeded, errors.Unavailable):
+            raise  # It may have been opened.
+        except errors.KVStreamError:
+            session.let_go(region)
+            raise
         region.binding = Binding(session, reply.region_id)
         if RegisterMemoryReply.WAY_LANDING in (reply.way, reply.store_way):
             self._close_region(session, region)
@@ -246,6 +264,7 @@ class Client:
         request = UnregisterMemoryRequest(session_id=session.opened.session_id,
                                           region_id=region.number_in(session))
         session.call("UnregisterMemory", request, self._call_timeout_s, f"unregister {region}")
+        session.let_go(region)
         region.binding = None
 
     def unregister_region(self, region: Region) -> None:

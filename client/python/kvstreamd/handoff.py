@@ -130,12 +130,20 @@ class HandoffConnection:
 
     def half_close(self) -> None:
         """Asks the daemon to end the session. Never blocks; idempotent."""
+        self._shut(socket.SHUT_WR)
+
+    def _shut(self, how: int) -> None:
         # With the lock, since a closed descriptor's number may be another's at once.
         with self._lock:
             try:
-                self._socket.shutdown(socket.SHUT_WR)
+                self._socket.shutdown(how)
             except OSError:
                 pass  # Ended already.
+
+    def shut_down(self) -> None:
+        """Ends the connection at once, as if the daemon had closed it. For one by which no memory
+        went. Never blocks; idempotent."""
+        self._shut(socket.SHUT_RDWR)
 
     def discard(self) -> None:
         """Closes a connection that was never started, or that has ended."""

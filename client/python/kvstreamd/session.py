@@ -4,7 +4,8 @@ When the daemon goes away, every operation that has not ended ends with SessionL
 the handoff connection has reported end of file: until then the daemon may touch the memory.
 
 Thread rule: any thread. Two threads of its own: one reads the stream and runs the futures'
-callbacks, one reads the handoff connection. Ownership: owns the channel, not the memory.
+callbacks, one reads the handoff connection. Ownership: owns the channel, and keeps itself and the
+memory of regions alive until the daemon has let go of them, whoever else has forgotten them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kvstreamd.protocol import PACKAGE, PROTOCOL_VERSION, ClientMessage, ServerM
 # Messages that wait to be sent; as many operations as a session may have running, several times.
 QUEUED_MESSAGES_MAX = 4096
 _MESSAGE_BYTES_MAX = 64 << 20
+_FORGOTTEN = object()
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
@@ -55,7 +57,10 @@ class Session:
         self._settled = threading.Event()
         # Both halves have ended, and every operation.
         self._over = threading.Event()
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # What regions lie in: the daemon may touch it until they are closed or the session is over.
+        self._held: dict[object, Any] = {}
+        # None: nothing more will be sent. _FORGOTTEN: nobody has the client any more.
+        self._outgoing: queue.SimpleQueue[bytes | object | None] = queue.SimpleQueue()
         # Written once, before _settled; constant after.
         self.opened: Any = None
 
@@ -71,10 +76,10 @@ class Session:
         self._methods: dict[str, Any] = {}
         self._open_stream(client_name)
         if not self._settled.wait(max(deadline - time.monotonic(), 0)):
-            self.abandon(errors.Unavailable("open session: given up"))
+            self._give_up()
             raise errors.DeadlineExceeded(f"open session: no answer from {socket}")
         if self.opened is None:
-            self.abandon(errors.Unavailable("open session: given up"))
+            self._give_up()
             raise self._cause or errors.Unavailable(f"open session: {socket} ended it")
 
     def _open_stream(self, client_name: str) -> None:
@@ -93,9 +98,31 @@ class Session:
     def _messages(self) -> Iterator[bytes]:
         while True:
             data = self._outgoing.get()
-            if data is None:
+            if data is _FORGOTTEN:
+                self.abandon(errors.Unavailable("use session: nobody has its client any more"))
+            if not isinstance(data, bytes):
                 return
             yield data
+
+    def _give_up(self) -> None:
+        """Ends a session that was not opened: no memory went to the daemon, so nothing of it has to
+        be waited for."""
+        self.abandon(errors.Unavailable("open session: given up"))
+        self.handoff.shut_down()
+
+    # ------------------------------------------------------------ memory
+
+    def hold(self, region: object, tensors: Any) -> None:
+        """Keeps what a region lies in alive until `let_go` or the session's end. Raises
+        SessionLost."""
+        with self._lock:
+            self._check_alive()
+            self._held[region] = tensors
+
+    def let_go(self, region: object) -> None:
+        """The daemon has closed the region, or has never opened it."""
+        with self._lock:
+            self._held.pop(region, None)
 
     # ------------------------------------------------------------ operations
 
@@ -189,6 +216,11 @@ class Session:
         self._call.cancel()
         self.handoff.half_close()
 
+    def forget(self) -> None:
+        """As `abandon`, later, by another thread: may be called where the garbage collector runs,
+        amid anything, so it takes no lock."""
+        self._outgoing.put(_FORGOTTEN)
+
     def close(self, timeout_s: float) -> None:
         """Ends the session. Raises DeadlineExceeded when the daemon has not let go of the memory:
         then it is in use until the daemon is gone. Idempotent."""
@@ -196,7 +228,6 @@ class Session:
         if not self._over.wait(timeout_s):
             raise errors.DeadlineExceeded(
                 "close session: the daemon has not let go of its memory")
-        self.channel.close()
 
     def _handoff_ended(self) -> None:
         self._end_half("handoff", errors.Unavailable(
@@ -212,12 +243,14 @@ class Session:
             if not self._halves_open:
                 left = list(self._operations.values())
                 self._operations.clear()
+                self._held.clear()
             error = _lost(self._cause)
         self._outgoing.put(None)
         self._settled.set()
         for operation in left:
             operation.end(error)
         if not self._halves_open:
+            self.channel.close()
             self._over.set()
 
     # ------------------------------------------------------------ the stream's thread

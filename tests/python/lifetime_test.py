@@ -1,0 +1,94 @@
+"""Clients that are forgotten, cancelled or closed in vain: sessions end, memory stays a while."""
+
+import asyncio
+import gc
+import signal
+import unittest
+import weakref
+
+import kvstreamd
+from daemon_case import CHUNK_BYTES, PATIENCE_S, DaemonCase, real_node
+from kvstreamd import aio, errors
+
+
+class Memory:
+    """Stands for tensors of a region."""
+
+
+class LifetimeTest(DaemonCase):
+    """Who keeps what alive."""
+
+    def other(self, **options):
+        """A client that nobody but the caller has."""
+        return kvstreamd.Client(self.node.socket, connect_timeout_s=PATIENCE_S, **options)
+
+    def sessions(self):
+        """How many the daemon has."""
+        return self.client.status().sessions.open
+
+    def test_a_client_that_is_forgotten_ends_its_session(self):
+        client = self.other()
+        client.create_host_buffer(CHUNK_BYTES)
+        session = client.session
+        self.assertEqual(self.sessions(), 2)
+        del client
+        gc.collect()
+        real_node.wait(lambda: self.sessions() == 1, "the session has ended")
+        real_node.wait(lambda: session.lost, "the session knows")
+
+    def test_a_client_that_is_forgotten_after_a_reconnect_ends_the_new_session(self):
+        client = self.other()
+        client.session.abandon(errors.Unavailable("try"))
+        client.reconnect()
+        self.assertEqual(self.sessions(), 2)
+        del client
+        gc.collect()
+        real_node.wait(lambda: self.sessions() == 1, "the session has ended")
+
+    def test_memory_lives_until_the_daemon_has_let_go_of_it(self):
+        client = self.other(call_timeout_s=0.05)
+        memory = Memory()
+        alive = weakref.ref(memory)
+        client.session.hold("region", memory)
+        del memory
+        real_node.freeze(self.node.process)
+        with self.assertRaises(errors.DeadlineExceeded):
+            client.close()
+        del client
+        gc.collect()
+        self.assertIsNotNone(alive())
+        self.node.process.send_signal(signal.SIGCONT)
+        real_node.wait(lambda: alive() is None, "the memory is free")
+
+    def test_memory_of_a_closed_region_is_free(self):
+        memory = Memory()
+        alive = weakref.ref(memory)
+        self.client.session.hold("region", memory)
+        del memory
+        self.assertIsNotNone(alive())
+        self.client.session.let_go("region")
+        self.assertIsNone(alive())
+
+    def test_a_connect_that_is_cancelled_leaves_no_session(self):
+        async def connect():
+            # The daemon stands still, so that this is cancelled amid it.
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(aio.AsyncClient.connect(
+                    self.node.socket, connect_timeout_s=PATIENCE_S), 0.05)
+            self.node.process.send_signal(signal.SIGCONT)
+        real_node.freeze(self.node.process)
+        # Returns once the executor's threads have ended: the client was made.
+        asyncio.run(connect())
+        gc.collect()
+        real_node.wait(lambda: self.sessions() == 1, "the session has ended")
+
+    def test_a_session_that_is_over_has_closed_its_channel(self):
+        client = self.other()
+        client.session.abandon(errors.Unavailable("try"))
+        client.close()
+        with self.assertRaises(ValueError):
+            client.session.channel.unary_unary("/x/y")(b"", timeout=PATIENCE_S)
+
+
+if __name__ == "__main__":
+    unittest.main()
