@@ -1,5 +1,6 @@
 """The client when its daemon dies, restarts or stands still. Never wrong bytes; a miss is fine."""
 
+import concurrent.futures
 import signal
 import unittest
 
@@ -78,6 +79,41 @@ class RestartTest(DaemonCase):
         self.node.start()
         self.assertTrue(self.client.reconnect())
         self.assertEqual(self.load(self.namespace, self.hashes).leading_valid, 16)
+
+    def test_a_reconnect_that_fails_half_way_leaves_a_lost_session(self):
+        buffer = self.client.create_host_buffer(2 * CHUNK_BYTES)
+        self.client.register_namespace(description(segment_bytes=4 << 20))
+        config = self.node.config.read_text(encoding="utf-8")
+        self.node.kill()
+        # A boot that takes the buffer, and refuses the second namespace.
+        lower = config.replace("segment_kib_max: 4096", "segment_kib_max: 1024")
+        self.node.config.write_text(lower, encoding="utf-8")
+        self.node.start()
+        step = [kvstreamd.ReadRequest(namespace=self.namespace, request_id=1,
+                                      chunks=self.chunks(buffer, self.hashes[:2]))]
+        for _ in range(2):
+            with self.assertRaises(errors.InvalidArgument):
+                self.client.reconnect()
+            for call in (lambda: self.client.read_step(step),
+                         lambda: self.client.lookup(self.namespace, self.hashes),
+                         lambda: self.client.drop_host_buffer(buffer)):
+                with self.assertRaises(errors.SessionLost):
+                    call()
+        self.node.config.write_text(config, encoding="utf-8")
+        self.restart()
+        self.assertTrue(self.client.reconnect())
+        outcome = self.client.read_step(step).result()[0]
+        self.assertEqual(outcome.leading_valid, 2)
+        self.check_bytes(buffer, self.hashes, outcome)
+
+    def test_a_session_that_lives_is_kept_by_a_reconnect(self):
+        self.restart()
+        real_node.wait(lambda: self.client.lost, "the client knows")
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(self.client.reconnect) for _ in range(4)]
+            others = [call.result(PATIENCE_S) for call in calls]
+        self.assertEqual(sorted(others), [False, False, False, True])
+        self.assertEqual(self.client.status().sessions.opened, 1)
 
     def test_a_daemon_killed_in_the_middle_of_a_step_gives_a_typed_error(self):
         for _ in range(5):

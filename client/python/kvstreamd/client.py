@@ -16,12 +16,12 @@ import grpc
 
 from kvstreamd import cuda, errors, requests
 from kvstreamd.identity import Namespace, NamespaceDescription
-from kvstreamd.memory import Binding, HostBuffer
+from kvstreamd.memory import Binding, Bound, HostBuffer
 from kvstreamd.operations import Operation, ReadOperation, StoreOperation, running_future
 from kvstreamd.protocol import (ClientMessage, GetStatusRequest, HandoffRequest,
-                                RegisterMemoryReply, RegisterMemoryRequest,
-                                RegisterNamespaceRequest, UnregisterMemoryRequest)
-from kvstreamd.regions import Region, block_layout
+                                RegisterMemoryRequest, RegisterNamespaceRequest,
+                                UnregisterMemoryRequest)
+from kvstreamd.regions import Region, region_of
 from kvstreamd.requests import ChunkAt, LookupResult, Mode, ReadRequest
 from kvstreamd.session import Session, from_rpc
 
@@ -117,28 +117,43 @@ class Client:
 
     def reconnect(self) -> bool:
         """Opens a new session and registers buffers, namespaces and regions with it: the handles
-        stay, with new numbers, and buffers keep their bytes. True when it is another boot of the
-        daemon. Operations and leases of the old session are gone. Raises as the constructor and
-        the registrations do; DeadlineExceeded when the old session's daemon has not let go of the
-        memory yet. Then everything is as it was, but for the old session, and it may be tried
-        again."""
+        stay, with new numbers, and buffers keep their bytes. True when this call has gone over to
+        another boot of the daemon. A session that the daemon still answers is kept, as where
+        another thread has reconnected already: then nothing is done, and it is False. Operations
+        and leases of the old session are gone. Raises as the constructor and the registrations
+        do; DeadlineExceeded when the old session's daemon has not let go of the memory yet. Then
+        the session is lost as before, every call says so, and it may be tried again."""
         with self._lock:
             old = self._session
+            if self._answers():
+                return False
             old.close(self._call_timeout_s)
             new = self._connect()
             try:
-                for buffer in self._buffers:
-                    self._attach(new, buffer)
-                for namespace in self._namespaces:
-                    self._register(new, namespace)
-                for region in self._regions:
-                    self._open_region(new, region)
-            except errors.KVStreamError:
+                numbers: dict[Bound, int] = {
+                    **{buffer: self._attach(new, buffer) for buffer in self._buffers},
+                    **{region: self._open_region(new, region) for region in self._regions}}
+                named = {space: self._register(new, space) for space in self._namespaces}
+            except BaseException:
                 new.abandon(errors.Unavailable("use session: what it needs was not registered"))
                 raise
+            # Only now, so that a handle is never of a session that nobody uses; and before the
+            # session, with which others would find handles of the old one.
+            for bound, number in numbers.items():
+                bound.binding = Binding(new, number)
+            for namespace, reply in named.items():
+                namespace.bind(new, reply)
             self._forget.detach()
             self._use(new)
             return new.boot_id != old.boot_id
+
+    def _answers(self) -> bool:
+        """Whether the session lives, as far as its daemon says."""
+        try:
+            self.status()
+        except errors.KVStreamError:
+            return False
+        return not self.lost
 
     def status(self, timeout_s: float | None = None) -> Any:
         """The daemon's kvstream.v1.Status (admin.proto)."""
@@ -160,34 +175,32 @@ class Client:
         names the field, ResourceExhausted when there are too many."""
         namespace = Namespace(description, dict(local_shards or {}))
         with self._lock:
-            self._register(self._session, namespace)
+            namespace.bind(self._session, self._register(self._session, namespace))
             self._namespaces[namespace] = None
         return namespace
 
-    def _register(self, session: Session, namespace: Namespace) -> None:
+    def _register(self, session: Session, namespace: Namespace) -> Any:
         request = RegisterNamespaceRequest(namespace=namespace.description.to_message())
         for group, shards in namespace.local_shards.items():
             request.local_shards.add(group=group, shards=shards)
-        reply = session.call("RegisterNamespace", request, self._call_timeout_s,
-                             f"register namespace {namespace.description.model}")
-        namespace.id, namespace.segment_bytes = reply.namespace_id, reply.segment_bytes
-        namespace.binding = Binding(session, 0)
+        return session.call("RegisterNamespace", request, self._call_timeout_s,
+                            f"register namespace {namespace.description.model}")
 
     def create_host_buffer(self, nbytes: int) -> HostBuffer:
         """Shared memory of `nbytes`, rounded up to 4096, zeroed. Raises InvalidArgument and
         ResourceExhausted past the limits of the session."""
         buffer = HostBuffer(nbytes)
         with self._lock:
-            self._attach(self._session, buffer)
+            session = self._session
+            buffer.binding = Binding(session, self._attach(session, buffer))
             self._buffers[buffer] = None
         return buffer
 
-    def _attach(self, session: Session, buffer: HostBuffer) -> None:
-        session.check()
+    def _attach(self, session: Session, buffer: HostBuffer) -> int:
         request = HandoffRequest()
         request.attach_host_buffer.bytes = buffer.nbytes
-        reply = session.handoff.call(request, buffer.fd, self._call_timeout_s)
-        buffer.binding = Binding(session, reply.host_buffer.buffer_id)
+        reply = session.hand_off(request, buffer.fd, self._call_timeout_s)
+        return reply.host_buffer.buffer_id
 
     def drop_host_buffer(self, buffer: HostBuffer) -> None:
         """Gives a buffer back; views of it stay valid for this process. Raises FailedPrecondition
@@ -196,7 +209,7 @@ class Client:
             session = self._session
             request = HandoffRequest()
             request.drop_host_buffer.buffer_id = buffer.number_in(session)
-            session.handoff.call(request, None, self._call_timeout_s)
+            session.hand_off(request, None, self._call_timeout_s)
             self._buffers.pop(buffer, None)
             buffer.binding = None
 
@@ -205,25 +218,16 @@ class Client:
         """Opens the GPU memory of PyTorch tensors that lie in one allocation; a block of the region
         is the tensors' blocks in their order. `block_dim`: the dimension that counts blocks, of all
         or of each. Keeps the tensors alive. Raises InvalidArgument, FailedPrecondition (no GPU in
-        the daemon; memory that no other process can map, with the setting to blame), Unimplemented
-        where the daemon would use a landing buffer, ResourceExhausted."""
-        dims = [block_dim] * len(tensors) if isinstance(block_dim, int) else list(block_dim)
-        if not tensors or len(dims) != len(tensors):
-            raise errors.InvalidArgument(
-                f"register region: {len(tensors)} tensors, {len(dims)} block dimensions")
-        base = min(tensor.data_ptr() for tensor in tensors)
-        layouts = [block_layout(tuple(t.shape), tuple(t.stride()), t.element_size(),
-                                block_dim=dim, offset=t.data_ptr() - base)
-                   for t, dim in zip(tensors, dims)]
-        if len({layout.block_count for layout in layouts}) != 1:
-            raise errors.InvalidArgument("register region: the tensors' block counts differ")
-        region = Region(layouts, tensors)
+        the daemon; memory that no other process can map, with the setting to blame),
+        ResourceExhausted."""
+        region = region_of(tensors, block_dim)
         with self._lock:
-            self._open_region(self._session, region)
+            session = self._session
+            region.binding = Binding(session, self._open_region(session, region))
             self._regions[region] = None
         return region
 
-    def _open_region(self, session: Session, region: Region) -> None:
+    def _open_region(self, session: Session, region: Region) -> int:
         pointer = min(tensor.data_ptr() for tensor in region.tensors)
         end = max(layout.offset + (layout.block_count - 1) * layout.block_stride
                   + sum(layout.runs[-1]) for layout in region.layouts)
@@ -237,7 +241,7 @@ class Client:
                 offer = HandoffRequest()
                 offer.attach_device_memory.gpu_uuid = memory.gpu_uuid
                 offer.attach_device_memory.allocation_bytes = memory.allocation_bytes
-                reply = session.handoff.call(offer, memory.fd, self._call_timeout_s)
+                reply = session.hand_off(offer, memory.fd, self._call_timeout_s)
                 request.handoff_memory_id = reply.device_memory.handoff_memory_id
         for layout in region.layouts:
             tensor = request.tensors.add(tensor_offset=memory.offset + layout.offset,
@@ -253,26 +257,21 @@ class Client:
         except errors.KVStreamError:
             session.let_go(region)
             raise
-        region.binding = Binding(session, reply.region_id)
-        if RegisterMemoryReply.WAY_LANDING in (reply.way, reply.store_way):
-            self._close_region(session, region)
-            raise errors.Unimplemented(
-                "register region: its runs are so short that the daemon uses a landing buffer, "
-                "which this client does not serve")
-
-    def _close_region(self, session: Session, region: Region) -> None:
-        request = UnregisterMemoryRequest(session_id=session.opened.session_id,
-                                          region_id=region.number_in(session))
-        session.call("UnregisterMemory", request, self._call_timeout_s, f"unregister {region}")
-        session.let_go(region)
-        region.binding = None
+        # Never by a landing buffer: this client registers none.
+        return reply.region_id
 
     def unregister_region(self, region: Region) -> None:
         """Returns once the daemon has closed it: the memory may be freed. Raises FailedPrecondition
         while operations use it. After DeadlineExceeded it is open until the session's end."""
         with self._lock:
-            self._close_region(self._session, region)
+            session = self._session
+            request = UnregisterMemoryRequest(session_id=session.opened.session_id,
+                                              region_id=region.number_in(session))
+            session.call("UnregisterMemory", request, self._call_timeout_s,
+                         f"unregister {region}")
+            session.let_go(region)
             self._regions.pop(region, None)
+            region.binding = None
 
     # ------------------------------------------------------------ lookups
 

@@ -184,6 +184,16 @@ class Session:
             raise from_rpc(error, operation) from None
         return self.check_boot(reply)
 
+    def hand_off(self, request: Any, fd: int | None, timeout_s: float) -> Any:
+        """The reply to a HandoffRequest, on which `fd` rides. Raises the daemon's word,
+        SessionLost."""
+        self.check()
+        try:
+            return self.handoff.call(request, fd, timeout_s)
+        except errors.Unavailable:
+            self.check()
+            raise
+
     def check_boot(self, reply: Any) -> Any:
         """The reply, of this session's boot. Raises BootChanged, and gives the session up."""
         if reply.boot_id != self.boot_id:
