@@ -70,7 +70,8 @@ class SessionTest(DaemonCase):
     def test_the_daemon_lets_go_when_a_client_closes(self):
         client = self.connect()
         client.create_host_buffer(CHUNK_BYTES)
-        self.assertEqual(self.client.status().sessions.host_buffers, 1)
+        # The daemon counts it a moment after it has answered.
+        real_node.wait(lambda: self.client.status().sessions.host_buffers == 1, "it has the buffer")
         client.close()
         client.close()
         self.assertTrue(client.lost)
@@ -290,6 +291,13 @@ class OperationsTest(DaemonCase):
         buffer = self.client.create_host_buffer(CHUNK_BYTES)
         store = self.client.store(self.namespace, self.chunks(buffer, self.hashes[:1], first=1))
         self.assertIsInstance(store.ended.result(PATIENCE_S), errors.InvalidArgument)
+
+    def test_an_operation_that_is_too_large_for_a_message_leaves_the_session_alone(self):
+        buffer = self.client.create_host_buffer(CHUNK_BYTES)
+        with self.assertRaisesRegex(errors.InvalidArgument, "bytes, more than"):
+            self.client.store(self.namespace, self.chunks(buffer, self.hashes[:1]),
+                              after_prefix_hash=bytes(self.client.limits.message_bytes_max))
+        self.assertEqual(self.keep(self.namespace, self.hashes[:1])[0].code, Code.OK)
 
     def test_a_prefetch_ends_by_itself(self):
         self.keep(self.namespace, self.hashes)

@@ -27,11 +27,11 @@ from kvstreamd.protocol import PACKAGE, PROTOCOL_VERSION, ClientMessage, ServerM
 
 # Messages that wait to be sent; as many operations as a session may have running, several times.
 QUEUED_MESSAGES_MAX = 4096
-_MESSAGE_BYTES_MAX = 64 << 20
 _FORGOTTEN = object()
 _CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
+    # The daemon says what a message may have.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
     # Channels of one address share a connection and its back-off by default: a new session would
     # wait for the failures of the lost one.
     ("grpc.use_local_subchannel_pool", 1),
@@ -132,8 +132,13 @@ class Session:
 
     def begin(self, operation: Operation, client_message: Any) -> None:
         """Keeps the operation and sends the message that begins it. Raises SessionLost,
-        ResourceExhausted; then nothing has begun."""
+        ResourceExhausted, InvalidArgument for a message that is too large; then nothing has
+        begun."""
         data = client_message.SerializeToString()
+        most = self.opened.limits.message_bytes_max
+        if len(data) > most:  # It would end the whole session.
+            raise errors.InvalidArgument(
+                f"begin operation: its message has {len(data)} bytes, more than {most}")
         with self._lock:
             self._check_alive()
             self._operations[operation.id] = operation
