@@ -41,6 +41,7 @@ class AsyncClientTest(DaemonCase):
             outcome = await read.request(0)
             self.check_bytes(buffer, hashes, outcome, first=4)
             self.assertEqual(await read.result(), [outcome])
+            self.assertEqual(await read.result(0), [outcome])
             self.assertIsNone(await read.ended())
             client.release(found.lease_id)
             client.forward_began(1)

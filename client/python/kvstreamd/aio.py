@@ -56,14 +56,21 @@ class AsyncOperation:
 
     async def result(self, timeout_s: float | None = None) -> Any:
         """As Operation.result: raises the first failure, StillRunning when it has not ended."""
-        operation = self.operation
-        patience_s = operation.patience_s if timeout_s is None else timeout_s
+        await self._wait(self.operation.ended, timeout_s)
+        return self.operation.result(0)
+
+    async def _wait(self, future: concurrent.futures.Future[T], timeout_s: float | None) -> T:
+        """The future's value. StillRunning when it is not set within `timeout_s`, by default the
+        operation's deadline and the client's call timeout."""
+        # With no time at all asyncio gives up on what it has not begun to wait for.
+        if future.done():
+            return future.result()
+        patience_s = self.operation.patience_s if timeout_s is None else timeout_s
         try:
-            await asyncio.wait_for(_when(operation.ended), patience_s)
+            return await asyncio.wait_for(_when(future), patience_s)
         except asyncio.TimeoutError:
             raise errors.StillRunning(
-                f"wait for operation {operation.id}: it has not ended") from None
-        return operation.result(0)
+                f"wait for operation {self.operation.id}: it has not come so far") from None
 
 
 class AsyncReadOperation(AsyncOperation):
