@@ -1,5 +1,7 @@
 """The client against a real daemon: sessions, memory, lookups, steps, stores, errors."""
 
+import concurrent.futures
+import contextlib
 import os
 import socket
 import tempfile
@@ -11,7 +13,7 @@ import numpy as np
 import kvstreamd
 from daemon_case import (CHUNK_BYTES, PATIENCE_S, DaemonCase, chunk_bytes_of, description,
                          prefix_hashes, real_node)
-from kvstreamd import errors, protocol, requests
+from kvstreamd import errors, handoff, protocol, requests
 from kvstreamd.errors import Code
 
 
@@ -55,6 +57,40 @@ class ConnectTest(unittest.TestCase):
                 mute.listen()
                 with self.assertRaises(errors.DeadlineExceeded):
                     kvstreamd.Client(path.removesuffix(".handoff"), connect_timeout_s=0.05)
+
+
+    def test_a_connect_waits_while_too_many_others_do(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            path = os.path.join(folder, "busy.handoff")
+            busy = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            busy.bind(path)
+            busy.listen(1)
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    stack.enter_context(other).setblocking(False)
+                    other.connect(path)
+            with self.assertRaises(errors.DeadlineExceeded):
+                kvstreamd.Client(path.removesuffix(".handoff"), connect_timeout_s=0.05)
+
+    def test_a_daemon_that_reads_nothing_exceeds_the_deadline(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            path = os.path.join(folder, "deaf")
+            deaf = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            deaf.bind(path)
+            deaf.listen()
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                connecting = pool.submit(handoff.HandoffConnection, path, PATIENCE_S)
+                peer = stack.enter_context(deaf.accept()[0])
+                peer.send(protocol.HandoffReply(welcome={"token": b"t"}).SerializeToString())
+                connection = connecting.result(PATIENCE_S)
+            stack.callback(connection.discard)
+            # Until the socket is full: then it is the sending that does not end.
+            causes = set()
+            while not any("does not read" in cause for cause in causes):
+                with self.assertRaises(errors.DeadlineExceeded) as raised:
+                    connection.call(protocol.HandoffRequest(), None, 0.001)
+                causes.add(str(raised.exception))
 
 
 class SessionTest(DaemonCase):
