@@ -2,12 +2,15 @@
 
 import asyncio
 import gc
+import json
+import os
+import select
 import signal
 import unittest
 import weakref
 
 import kvstreamd
-from daemon_case import CHUNK_BYTES, PATIENCE_S, DaemonCase, real_node
+from daemon_case import CHUNK_BYTES, PATIENCE_S, DaemonCase, description, prefix_hashes, real_node
 from kvstreamd import aio, errors
 
 
@@ -81,6 +84,47 @@ class LifetimeTest(DaemonCase):
         asyncio.run(connect())
         gc.collect()
         real_node.wait(lambda: self.sessions() == 1, "the session has ended")
+
+    def test_a_forked_child_leaves_its_parents_session_alone(self):
+        namespace = self.client.register_namespace(description())
+        self.assertEqual(self.in_a_fork(lambda: self.refusals(namespace)), [])
+        self.assertFalse(self.client.lost)
+        self.assertEqual(self.client.lookup(namespace, prefix_hashes(1)).leading_run, 0)
+
+    def refusals(self, namespace):
+        """What a client does wrong in a forked child."""
+        client, wrong = self.client, []
+        for call in (client.status, client.reconnect, lambda: client.release(1),
+                     lambda: client.lookup(namespace, prefix_hashes(1)),
+                     lambda: client.create_host_buffer(CHUNK_BYTES),
+                     lambda: client.prefetch(namespace, [], keep_ms=1)):
+            try:
+                call()
+                wrong.append("raised nothing")
+            except errors.FailedPrecondition:
+                pass
+        client.close()
+        client.session.abandon(errors.Unavailable("try"))
+        return wrong
+
+    def in_a_fork(self, call):
+        """What `call` returns in a forked child, which ends with it."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            # Whatever happens, nothing of the test runs on in the child.
+            try:
+                os.write(writer, json.dumps(call()).encode())
+            except BaseException as error:
+                os.write(writer, json.dumps([repr(error)]).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        self.addCleanup(os.waitpid, child, 0)
+        self.addCleanup(os.kill, child, signal.SIGKILL)
+        with open(reader, "rb") as answers:
+            self.assertTrue(select.select([answers], [], [], PATIENCE_S)[0], "the child hangs")
+            return json.loads(answers.read())
 
     def test_a_session_that_is_over_has_closed_its_channel(self):
         client = self.other()

@@ -1,15 +1,17 @@
 """The client of kvstreamd: a session with the daemon of this node.
 
 Thread rule: any thread. Calls block for at most their timeout; operations run by themselves. No
-blocking call from a future's callback. Not across a fork: make the client in the child.
+blocking call from a future's callback. Not across a fork: make the client in the child, where every
+call of the parent's raises FailedPrecondition, and `close` leaves it to the parent.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -123,7 +125,7 @@ class Client:
         and leases of the old session are gone. Raises as the constructor and the registrations
         do; DeadlineExceeded when the old session's daemon has not let go of the memory yet. Then
         the session is lost as before, every call says so, and it may be tried again."""
-        with self._lock:
+        with self._changing():
             old = self._session
             if self._answers():
                 return False
@@ -155,6 +157,13 @@ class Client:
             return False
         return not self.lost
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """For whoever changes what is registered, or with which session."""
+        self._session.check_process()
+        with self._lock:
+            yield
+
     def status(self, timeout_s: float | None = None) -> Any:
         """The daemon's kvstream.v1.Status (admin.proto)."""
         session = self._session
@@ -174,7 +183,7 @@ class Client:
         ranks run on this node, which lookups ask for; by default all. Raises InvalidArgument and
         names the field, ResourceExhausted when there are too many."""
         namespace = Namespace(description, dict(local_shards or {}))
-        with self._lock:
+        with self._changing():
             namespace.bind(self._session, self._register(self._session, namespace))
             self._namespaces[namespace] = None
         return namespace
@@ -190,7 +199,7 @@ class Client:
         """Shared memory of `nbytes`, rounded up to 4096, zeroed. Raises InvalidArgument and
         ResourceExhausted past the limits of the session."""
         buffer = HostBuffer(nbytes)
-        with self._lock:
+        with self._changing():
             session = self._session
             buffer.binding = Binding(session, self._attach(session, buffer))
             self._buffers[buffer] = None
@@ -205,7 +214,7 @@ class Client:
     def drop_host_buffer(self, buffer: HostBuffer) -> None:
         """Gives a buffer back; views of it stay valid for this process. Raises FailedPrecondition
         while operations use it."""
-        with self._lock:
+        with self._changing():
             session = self._session
             request = HandoffRequest()
             request.drop_host_buffer.buffer_id = buffer.number_in(session)
@@ -221,7 +230,7 @@ class Client:
         the daemon; memory that no other process can map, with the setting to blame),
         ResourceExhausted."""
         region = region_of(tensors, block_dim)
-        with self._lock:
+        with self._changing():
             session = self._session
             region.binding = Binding(session, self._open_region(session, region))
             self._regions[region] = None
@@ -263,7 +272,7 @@ class Client:
     def unregister_region(self, region: Region) -> None:
         """Returns once the daemon has closed it: the memory may be freed. Raises FailedPrecondition
         while operations use it. After DeadlineExceeded it is open until the session's end."""
-        with self._lock:
+        with self._changing():
             session = self._session
             request = UnregisterMemoryRequest(session_id=session.opened.session_id,
                                               region_id=region.number_in(session))

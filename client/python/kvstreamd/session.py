@@ -11,6 +11,7 @@ memory of regions alive until the daemon has let go of them, whoever else has fo
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 import threading
 import time
@@ -49,6 +50,7 @@ class Session:
 
     def __init__(self, socket: str, handoff_socket: str, client_name: str, timeout_s: float):
         deadline = time.monotonic() + timeout_s
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._operations: dict[int, Operation] = {}
         self._ids = itertools.count(1)
@@ -115,6 +117,7 @@ class Session:
     def hold(self, region: object, tensors: Any) -> None:
         """Keeps what a region lies in alive until `let_go` or the session's end. Raises
         SessionLost."""
+        self.check_process()
         with self._lock:
             self._check_alive()
             self._held[region] = tensors
@@ -134,6 +137,7 @@ class Session:
         """Keeps the operation and sends the message that begins it. Raises SessionLost,
         ResourceExhausted, InvalidArgument for a message that is too large; then nothing has
         begun."""
+        self.check_process()
         data = client_message.SerializeToString()
         most = self.opened.limits.message_bytes_max
         if len(data) > most:  # It would end the whole session.
@@ -153,6 +157,7 @@ class Session:
 
     def send(self, data: bytes) -> None:
         """Queues a serialized message; never blocks. Raises SessionLost, ResourceExhausted."""
+        self.check_process()
         with self._lock:
             self._check_alive()
             if self._outgoing.qsize() >= QUEUED_MESSAGES_MAX:
@@ -210,9 +215,20 @@ class Session:
     # ------------------------------------------------------------ the end
 
     def check(self) -> None:
-        """Raises SessionLost when the session is lost."""
+        """Raises SessionLost when the session is lost, FailedPrecondition in a forked child."""
+        self.check_process()
         with self._lock:
             self._check_alive()
+
+    def check_process(self) -> None:
+        """Raises FailedPrecondition in a forked child: it has copies of locks that nobody will
+        release, and of a socket that is its parent's to speak on."""
+        if self._forked():
+            raise errors.FailedPrecondition(
+                "use session: it is the parent's; a forked process makes a client of its own")
+
+    def _forked(self) -> bool:
+        return os.getpid() != self._process
 
     def _check_alive(self) -> None:
         if self._cause is not None:
@@ -224,7 +240,9 @@ class Session:
         return self._cause is not None
 
     def abandon(self, cause: KVStreamError) -> None:
-        """Begins the session's end without waiting for it."""
+        """Begins the session's end without waiting for it. Nothing in a forked child."""
+        if self._forked():
+            return
         with self._lock:
             if self._cause is None:
                 self._cause = cause
@@ -238,7 +256,9 @@ class Session:
 
     def close(self, timeout_s: float) -> None:
         """Ends the session. Raises DeadlineExceeded when the daemon has not let go of the memory:
-        then it is in use until the daemon is gone. Idempotent."""
+        then it is in use until the daemon is gone. Idempotent; nothing in a forked child."""
+        if self._forked():
+            return
         self.abandon(errors.Unavailable("use session: the client closed it"))
         if not self._over.wait(timeout_s):
             raise errors.DeadlineExceeded(
