@@ -50,7 +50,7 @@ class RestartTest(DaemonCase):
                  lambda: self.client.register_namespace(description()),
                  lambda: self.client.create_host_buffer(CHUNK_BYTES),
                  self.client.status,
-                 lambda: self.client.release(1),
+                 self.client.forward_began,
                  lambda: self.client.store(self.namespace, self.chunks(buffer, self.hashes[:1]))]
         # The kernel has told of the daemon's end before its successor answers, the threads that
         # read of it may be a moment behind.
@@ -58,6 +58,8 @@ class RestartTest(DaemonCase):
         for call in calls:
             with self.assertRaises(errors.SessionLost):
                 call()
+        # Clean-up has nothing to complain of.
+        self.client.release(1)
         self.client.reconnect()
         self.assertEqual(self.load(self.namespace, self.hashes).leading_valid, 16)
 
@@ -173,6 +175,25 @@ class RestartTest(DaemonCase):
         self.assertFalse(operation.done())
         self.node.process.send_signal(signal.SIGCONT)
         self.assertIsInstance(operation.ended.result(PATIENCE_S), errors.KVStreamError)
+
+    def test_what_cleans_up_goes_into_a_full_queue(self):
+        buffer = self.client.create_host_buffer(CHUNK_BYTES)
+        operation = self.client.read_step(
+            [kvstreamd.ReadRequest(namespace=self.namespace, request_id=1,
+                                   chunks=self.chunks(buffer, self.hashes[:1]))],
+            step_id=8, ranks=2, join_timeout_ms=1000 * PATIENCE_S)
+        lease_id = self.client.lookup(self.namespace, self.hashes,
+                                      lease_ms=1000 * PATIENCE_S).lease_id
+        real_node.freeze(self.node.process)
+        # gRPC takes some before the daemon does; what has no room then is the client's.
+        with self.assertRaises(errors.ResourceExhausted):
+            while True:
+                self.client.forward_began()
+        operation.cancel()
+        self.client.release(lease_id)
+        self.node.process.send_signal(signal.SIGCONT)
+        self.assertIsInstance(operation.ended.result(PATIENCE_S), errors.Cancelled)
+        real_node.wait(lambda: self.client.status().sessions.leases == 0, "the lease is back")
 
     def test_a_daemon_that_stops_lets_its_clients_know(self):
         self.assertEqual(self.node.stop(), 0)

@@ -313,11 +313,10 @@ class Client:
             "Lookup", request, timeout_s or self._call_timeout_s, "look up chunks"))
 
     def release(self, lease_id: int) -> None:
-        """Gives back the lease of a lookup; never blocks. Idempotent; 0 is no lease."""
+        """Gives back the lease of a lookup; never blocks, and does nothing where the session is
+        lost. Idempotent; 0 is no lease."""
         if lease_id:
-            client_message = ClientMessage()
-            client_message.release.lease_id = lease_id
-            self._session.send(client_message.SerializeToString())
+            self._session.release(lease_id)
 
     # ------------------------------------------------------------ operations
 

@@ -155,12 +155,13 @@ class Session:
             if removed is not None:
                 raise
 
-    def send(self, data: bytes) -> None:
-        """Queues a serialized message; never blocks. Raises SessionLost, ResourceExhausted."""
+    def send(self, data: bytes, bounded: bool = True) -> None:
+        """Queues a serialized message; never blocks. Raises SessionLost and, unless it is to go
+        into a full queue too, ResourceExhausted."""
         self.check_process()
         with self._lock:
             self._check_alive()
-            if self._outgoing.qsize() >= QUEUED_MESSAGES_MAX:
+            if bounded and self._outgoing.qsize() >= QUEUED_MESSAGES_MAX:
                 raise errors.ResourceExhausted(
                     f"send on session stream: {QUEUED_MESSAGES_MAX} messages wait already")
             self._outgoing.put(data)
@@ -169,8 +170,19 @@ class Session:
         """Asks for an operation's early end; a session that is lost ends it anyway."""
         client_message = ClientMessage()
         client_message.cancel.operation_id = operation_id
+        self._send_for_cleanup(client_message)
+
+    def release(self, lease_id: int) -> None:
+        """Gives a lease back; a session that is lost has no leases."""
+        client_message = ClientMessage()
+        client_message.release.lease_id = lease_id
+        self._send_for_cleanup(client_message)
+
+    def _send_for_cleanup(self, client_message: Any) -> None:
+        # Callers clean up with it, where a failure would hide the cause. There are no more of them
+        # than operations and leases, so the queue need not bound them.
         try:
-            self.send(client_message.SerializeToString())
+            self.send(client_message.SerializeToString(), bounded=False)
         except errors.SessionLost:
             pass
 
