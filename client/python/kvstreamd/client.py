@@ -179,12 +179,17 @@ class Client:
 
     def register_namespace(self, description: NamespaceDescription,
                            local_shards: Mapping[int, Sequence[int]] | None = None) -> Namespace:
-        """Names the bytes of a model; idempotent. `local_shards`: for each group the shards whose
-        ranks run on this node, which lookups ask for; by default all. Raises InvalidArgument and
-        names the field, ResourceExhausted when there are too many."""
-        namespace = Namespace(description, dict(local_shards or {}))
+        """Names the bytes of a model; idempotent: the same gets the same handle. `local_shards`:
+        for each group the shards whose ranks run on this node, which lookups ask for; by default
+        all. Raises InvalidArgument and names the field, ResourceExhausted when there are too
+        many."""
+        namespace = Namespace(description, local_shards or {})
         with self._changing():
-            namespace.bind(self._session, self._register(self._session, namespace))
+            session = self._session
+            namespace.bind(session, self._register(session, namespace))
+            for known in self._namespaces:
+                if (known.id, known.local_shards) == (namespace.id, namespace.local_shards):
+                    return known
             self._namespaces[namespace] = None
         return namespace
 

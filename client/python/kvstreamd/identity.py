@@ -79,7 +79,7 @@ class Namespace(Bound):
                  local_shards: Mapping[int, Sequence[int]]):
         self.description = description
         # Shards of each group whose ranks run on this node; empty means all.
-        self.local_shards = local_shards
+        self.local_shards = {group: tuple(shards) for group, shards in local_shards.items()}
 
     def bind(self, session: object, reply: Any) -> None:
         """Takes what a RegisterNamespaceReply of a session says."""
