@@ -8,6 +8,7 @@ import select
 import signal
 import unittest
 import weakref
+from unittest import mock
 
 import kvstreamd
 from daemon_case import CHUNK_BYTES, PATIENCE_S, DaemonCase, description, prefix_hashes, real_node
@@ -84,6 +85,36 @@ class LifetimeTest(DaemonCase):
         asyncio.run(connect())
         gc.collect()
         real_node.wait(lambda: self.sessions() == 1, "the session has ended")
+
+    def test_a_close_returns_once_every_future_is_set(self):
+        for _ in range(20):
+            client = self.other(call_timeout_s=PATIENCE_S, deadline_ms=1000 * PATIENCE_S)
+            namespace = client.register_namespace(description())
+            operation = client.read_step(
+                [kvstreamd.ReadRequest(
+                    namespace=namespace, request_id=1,
+                    chunks=self.chunks(client.create_host_buffer(CHUNK_BYTES), prefix_hashes(1)))],
+                step_id=9, ranks=2, join_timeout_ms=1000 * PATIENCE_S)
+            client.close()
+            self.assertTrue(operation.done())
+            self.assertIsInstance(operation.ended.result(0), errors.SessionLost)
+
+    def test_a_lookup_that_runs_while_its_session_ends_says_so(self):
+        namespace = self.client.register_namespace(description())
+        session = self.client.session
+        real_node.freeze(self.node.process)
+        future = self.client.start_lookup(namespace, prefix_hashes(1))
+        session.abandon(errors.Unavailable("try"))
+        session.channel.close()
+        with self.assertRaises(errors.SessionLost):
+            future.result(PATIENCE_S)
+        # As of a thread that looked at the session just before its end.
+        with mock.patch.object(session, "check"):
+            with self.assertRaises(errors.SessionLost):
+                self.client.lookup(namespace, prefix_hashes(1))
+            with self.assertRaises(errors.SessionLost):
+                self.client.start_lookup(namespace, prefix_hashes(1))
+        self.node.process.send_signal(signal.SIGCONT)
 
     def test_a_forked_child_leaves_its_parents_session_alone(self):
         namespace = self.client.register_namespace(description())

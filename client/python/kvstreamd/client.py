@@ -14,8 +14,6 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import grpc
-
 from kvstreamd import cuda, errors, requests
 from kvstreamd.identity import Namespace, NamespaceDescription
 from kvstreamd.memory import Binding, Bound, HostBuffer
@@ -25,7 +23,7 @@ from kvstreamd.protocol import (ClientMessage, GetStatusRequest, HandoffRequest,
                                 UnregisterMemoryRequest)
 from kvstreamd.regions import Region, region_of
 from kvstreamd.requests import ChunkAt, LookupResult, Mode, ReadRequest
-from kvstreamd.session import Session, from_rpc
+from kvstreamd.session import Session
 
 
 class Client:
@@ -166,14 +164,9 @@ class Client:
 
     def status(self, timeout_s: float | None = None) -> Any:
         """The daemon's kvstream.v1.Status (admin.proto)."""
-        session = self._session
-        session.check()
-        try:
-            reply = session.method("Admin", "GetStatus", "Status")(
-                GetStatusRequest(), timeout=timeout_s or self._call_timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc(error, "get status") from None
-        return session.check_boot(reply)
+        return self._session.call(
+            "GetStatus", GetStatusRequest(), self._timeout_s(timeout_s), "get status",
+            service="Admin", reply="Status")
 
     # ------------------------------------------------------------ registrations
 
@@ -300,11 +293,14 @@ class Client:
         session = self._session
         request = requests.lookup_request(session, namespace, prefix_hashes, salt=salt,
                                           groups=groups, per_key=per_key, lease_ms=lease_ms)
-        session.check()
         future: concurrent.futures.Future[LookupResult] = running_future()
-        call = session.method("KvCache", "Lookup").future(
-            request, timeout=timeout_s or self._call_timeout_s)
-        call.add_done_callback(lambda done: _settle(session, done, future))
+
+        def settle(reply: Any, error: errors.KVStreamError | None) -> None:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(requests.lookup_result(reply))
+        session.start("Lookup", request, self._timeout_s(timeout_s), "look up chunks", settle)
         return future
 
     def lookup(self, namespace: Namespace, prefix_hashes: Iterable[bytes], *, salt: bytes = b"",
@@ -315,7 +311,7 @@ class Client:
         request = requests.lookup_request(session, namespace, prefix_hashes, salt=salt,
                                           groups=groups, per_key=per_key, lease_ms=lease_ms)
         return requests.lookup_result(session.call(
-            "Lookup", request, timeout_s or self._call_timeout_s, "look up chunks"))
+            "Lookup", request, self._timeout_s(timeout_s), "look up chunks"))
 
     def release(self, lease_id: int) -> None:
         """Gives back the lease of a lookup; never blocks, and does nothing where the session is
@@ -381,18 +377,8 @@ class Client:
     def _deadline(self, deadline_ms: int | None) -> int:
         return self._deadline_ms if deadline_ms is None else deadline_ms
 
+    def _timeout_s(self, timeout_s: float | None) -> float:
+        return self._call_timeout_s if timeout_s is None else timeout_s
+
     def _patience_s(self, deadline_ms: int) -> float:
         return deadline_ms / 1000 + self._call_timeout_s
-
-
-def _settle(session: Session, call: Any, future: concurrent.futures.Future[LookupResult]) -> None:
-    """Ends a lookup's future with what its call has ended with."""
-    try:
-        reply = session.check_boot(call.result())
-        future.set_result(requests.lookup_result(reply))
-    except grpc.RpcError as error:
-        future.set_exception(from_rpc(error, "look up chunks"))
-    except grpc.FutureCancelledError:
-        future.set_exception(errors.SessionLost("look up chunks: the client closed the session"))
-    except errors.KVStreamError as error:
-        future.set_exception(error)

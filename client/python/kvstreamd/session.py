@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 
 from kvstreamd import errors
+from kvstreamd.channel import from_rpc, open_channel, serialized
 from kvstreamd.errors import KVStreamError
 from kvstreamd.handoff import HandoffConnection
 from kvstreamd.operations import Operation
@@ -29,20 +30,7 @@ from kvstreamd.protocol import PACKAGE, PROTOCOL_VERSION, ClientMessage, ServerM
 # Messages that wait to be sent; as many operations as a session may have running, several times.
 QUEUED_MESSAGES_MAX = 4096
 _FORGOTTEN = object()
-_CHANNEL_OPTIONS = [
-    # The daemon says what a message may have.
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # Channels of one address share a connection and its back-off by default: a new session would
-    # wait for the failures of the lost one.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-]
-
-
-def open_channel(socket: str) -> grpc.Channel:
-    """A channel to the daemon's gRPC socket; connects when it is used."""
-    return grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
+_ENDED_WITH_SESSION = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 
 
 class Session:
@@ -188,23 +176,50 @@ class Session:
 
     # ------------------------------------------------------------ unary calls
 
-    def method(self, service: str, name: str, reply: str | None = None) -> Any:
+    def _method(self, service: str, name: str, reply: str | None = None) -> Any:
         """The callable of a unary call, made once."""
         found = self._methods.get(name)
         if found is None:
             found = self._methods[name] = self.channel.unary_unary(
-                f"/{PACKAGE}.{service}/{name}", request_serializer=_serialized,
+                f"/{PACKAGE}.{service}/{name}", request_serializer=serialized,
                 response_deserializer=message(reply or f"{name}Reply").FromString)
         return found
 
-    def call(self, name: str, request: Any, timeout_s: float, operation: str) -> Any:
-        """A unary call of the data service. Raises the daemon's word, BootChanged, SessionLost."""
+    def call(self, name: str, request: Any, timeout_s: float, operation: str, *,
+             service: str = "KvCache", reply: str | None = None) -> Any:
+        """A unary call. Raises the daemon's word, BootChanged, SessionLost."""
         self.check()
         try:
-            reply = self.method("KvCache", name)(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc(error, operation) from None
-        return self.check_boot(reply)
+            return self.check_boot(
+                self._method(service, name, reply)(request, timeout=timeout_s))
+        except (grpc.RpcError, ValueError) as error:
+            raise self._failure(error, operation) from None
+
+    def start(self, name: str, request: Any, timeout_s: float, operation: str,
+              settle: Callable[[Any, KVStreamError | None], None]) -> None:
+        """Begins a call of the data service; `settle` is called once, with its reply or its error.
+        Raises SessionLost."""
+        def done(call: Any) -> None:
+            try:
+                settle(self.check_boot(call.result()), None)
+            except (grpc.RpcError, grpc.FutureCancelledError) as error:
+                settle(None, self._failure(error, operation))
+            except KVStreamError as error:
+                settle(None, error)
+        self.check()
+        try:
+            call = self._method("KvCache", name).future(request, timeout=timeout_s)
+        except ValueError as error:
+            raise self._failure(error, operation) from None
+        call.add_done_callback(done)
+
+    def _failure(self, error: Exception, operation: str) -> KVStreamError:
+        """The error for a call that failed. What ends with the session says so: gRPC calls it
+        cancelled, or raises ValueError once the channel is closed."""
+        if isinstance(error, grpc.RpcError) and not (
+                self.lost and error.code() in _ENDED_WITH_SESSION):
+            return from_rpc(error, operation)
+        return _lost(self._cause or errors.Unavailable(f"{operation}: {error}"))
 
     def hand_off(self, request: Any, fd: int | None, timeout_s: float) -> Any:
         """The reply to a HandoffRequest, on which `fd` rides. Raises the daemon's word,
@@ -292,11 +307,13 @@ class Session:
                 self._operations.clear()
                 self._held.clear()
             error = _lost(self._cause)
+            # Decided once: of two halves that end together one is the last.
+            last = not self._halves_open
         self._outgoing.put(None)
         self._settled.set()
         for operation in left:
             operation.end(error)
-        if not self._halves_open:
+        if last:
             self.channel.close()
             self._over.set()
 
@@ -351,18 +368,8 @@ _HANDLERS: dict[str, Callable[[Session, str, Any], None]] = {
 }
 
 
-def _serialized(request: Any) -> bytes:
-    return request.SerializeToString()
-
-
 def _lost(cause: KVStreamError) -> errors.SessionLost:
     """A new one each time: an exception that is raised again keeps its old traceback."""
     if isinstance(cause, errors.BootChanged):
         return errors.BootChanged(str(cause))
     return errors.SessionLost(str(cause))
-
-
-def from_rpc(error: grpc.RpcError, operation: str) -> KVStreamError:
-    """The error for a failed call."""
-    return errors.from_grpc(error.code().value[0], operation, error.details())
-
