@@ -76,6 +76,9 @@ class AsyncClientTest(DaemonCase):
                 await task
             with self.assertRaises(errors.StillRunning):
                 await read.result(0.01)
+            for wait in (read.ended, lambda timeout_s: read.request(0, timeout_s)):
+                with self.assertRaises(errors.StillRunning):
+                    await wait(0)
             self.assertFalse(read.done())
             read.cancel()
             return await read.ended()

@@ -1,6 +1,7 @@
 """The client when its daemon dies, restarts or stands still. Never wrong bytes; a miss is fine."""
 
 import concurrent.futures
+import contextlib
 import signal
 import unittest
 
@@ -160,18 +161,19 @@ class RestartTest(DaemonCase):
                          [kvstreamd.Code.UNAVAILABLE])
 
     def test_a_daemon_that_stands_still_holds_memory_until_it_is_gone(self):
-        client = self.connect(call_timeout_s=0.2)
+        client = self.connect()
         buffer = client.create_host_buffer(CHUNK_BYTES)
         namespace = client.register_namespace(description())
         real_node.freeze(self.node.process)
         operation = client.read_step([kvstreamd.ReadRequest(
             namespace=namespace, request_id=1, chunks=self.chunks(buffer, self.hashes[:1]))])
-        with self.assertRaises(errors.DeadlineExceeded):
-            client.lookup(namespace, self.hashes)
-        with self.assertRaises(errors.DeadlineExceeded):
-            client.close()
-        with self.assertRaises(errors.DeadlineExceeded):
-            client.reconnect()
+        with self.allowed(client, 0.05):
+            with self.assertRaises(errors.DeadlineExceeded):
+                client.lookup(namespace, self.hashes)
+            with self.assertRaises(errors.DeadlineExceeded):
+                client.close()
+            with self.assertRaises(errors.DeadlineExceeded):
+                client.reconnect()
         self.assertFalse(operation.done())
         self.node.process.send_signal(signal.SIGCONT)
         self.assertIsInstance(operation.ended.result(PATIENCE_S), errors.KVStreamError)
@@ -194,6 +196,32 @@ class RestartTest(DaemonCase):
         self.node.process.send_signal(signal.SIGCONT)
         self.assertIsInstance(operation.ended.result(PATIENCE_S), errors.Cancelled)
         real_node.wait(lambda: self.client.status().sessions.leases == 0, "the lease is back")
+
+    def test_no_call_waits_longer_than_it_may_for_another_thread(self):
+        client = self.connect()
+        with self.allowed(client, 0.05), concurrent.futures.ThreadPoolExecutor(1) as pool:
+            # As a reconnect does, which may take several calls' time.
+            with client._changing():  # pylint: disable=protected-access
+                call = pool.submit(client.create_host_buffer, CHUNK_BYTES)
+                self.assertIsInstance(call.exception(PATIENCE_S), errors.DeadlineExceeded)
+
+    def test_no_time_at_all_is_a_time(self):
+        real_node.freeze(self.node.process)
+        with self.assertRaises(errors.DeadlineExceeded):
+            self.client.status(timeout_s=0)
+        with self.assertRaises(errors.DeadlineExceeded):
+            self.client.lookup(self.namespace, self.hashes, timeout_s=0)
+        self.node.process.send_signal(signal.SIGCONT)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def allowed(client, call_timeout_s):
+        """Meanwhile a call may take so long; what sets up and cleans up has more time."""
+        before, client._call_timeout_s = client._call_timeout_s, call_timeout_s
+        try:
+            yield
+        finally:
+            client._call_timeout_s = before
 
     def test_a_daemon_that_stops_lets_its_clients_know(self):
         self.assertEqual(self.node.stop(), 0)

@@ -157,10 +157,15 @@ class Client:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """For whoever changes what is registered, or with which session."""
+        """For whoever changes what is registered, or with which session. DeadlineExceeded when
+        another thread does so for longer than a call may take, as a reconnect may."""
         self._session.check_process()
-        with self._lock:
+        if not self._lock.acquire(timeout=self._call_timeout_s):
+            raise errors.DeadlineExceeded("change registrations: another thread is at it")
+        try:
             yield
+        finally:
+            self._lock.release()
 
     def status(self, timeout_s: float | None = None) -> Any:
         """The daemon's kvstream.v1.Status (admin.proto)."""
