@@ -163,7 +163,7 @@ absl::Status SharedCatalog::Adopt(TimeNs now, CatalogListener* listener) {
   for (const Claim& claim : *claims) {
     store::CatalogFrame frame;
     absl::Status said;
-    const absl::Status read = ReadLogFiles(nodes_, ToString(claim), [&](const auto& file) {
+    absl::Status read = ReadLogFiles(nodes_, ToString(claim), [&](const auto& file) {
       listener->OnAdopted(file);
       frame.Add(file);
       if (frame.full()) said = own_->Append(frame.Take(node_));
@@ -171,8 +171,8 @@ absl::Status SharedCatalog::Adopt(TimeNs now, CatalogListener* listener) {
     });
     if (said.ok() && !frame.empty()) said = own_->Append(frame.Take(node_));
     if (!said.ok()) return said;
-    // What cannot be read now is tried again; what is none, or of a later version, is left.
-    if (absl::IsDataLoss(read) || absl::IsUnimplemented(read)) continue;
+    // What cannot be read now is tried again; what never can be is left.
+    if (IsLeftOut(read)) continue;
     if (!read.ok()) return read;
     if (absl::Status s = FinishClaim(nodes_, claim); !s.ok()) return s;
     stats_->nodes_adopted.Add();
@@ -284,7 +284,7 @@ absl::Status SharedCatalog::Merge(TimeNs now, CatalogListener* listener) {
   uint64_t bytes = 0;
   absl::Status unread;  // Of a node's log: the others are told of all the same.
   for (const auto& [node, of_node] : logs) {
-    const absl::Status copied = CopyNode(of_node, &frames, now, listener);
+    absl::Status copied = CopyNode(of_node, &frames, now, listener);
     if (append_failed_) return copied;
     unread.Update(copied);
     bytes += logs_.at(node).offset();

@@ -68,7 +68,7 @@ absl::Status CatalogRun::Open() {
 
 absl::Status CatalogRun::Look() {
   // What cannot be said keeps nobody from hearing.
-  const absl::Status said = SayAll();
+  absl::Status said = SayAll();
   if (absl::IsAborted(said)) {
     catalog_ = nullptr;
     return said;

@@ -47,7 +47,7 @@ class Cataloguer final : public NameListener {
              const std::vector<CapacityOptions>& capacities);
   Cataloguer(const Cataloguer&) = delete;
   Cataloguer& operator=(const Cataloguer&) = delete;
-  ~Cataloguer();
+  ~Cataloguer() override;
 
   void OnPublished(TierId tier, const store::ChunkFacts& chunk) override;
   void OnGone(TierId tier, const KeyDigest& key) override;

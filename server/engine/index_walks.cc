@@ -39,8 +39,7 @@ void IndexWalks::EndLists(const absl::Status& why) {
 void IndexWalks::Pump(TimeNs now) {
   next_ = kNever;
   if (!listing_.has_value() && !lists_.empty()) {
-    listing_.emplace();
-    listing_->asked = std::exchange(lists_, {});
+    listing_.emplace(Listing{0, {}, std::exchange(lists_, {})});
   }
   if (listing_.has_value() && GoOnListing(now)) AnswerLists();
   if (listing_.has_value() || !lists_.empty()) next_ = 0;
