@@ -14,9 +14,8 @@
 namespace kvstream::ctl {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 // Of the buffer that chunks are read into, unless one key needs more.
-constexpr uint64_t kBufferBytes = 64 * kMiB;
+constexpr uint64_t kBufferBytes = uint64_t{64} << 20;
 constexpr uint64_t kAlignment = 4096;
 
 // All groups and shards of one key.
@@ -58,7 +57,8 @@ absl::StatusOr<std::vector<std::string>> ReadKeys(const std::string& path) {
     if (line.empty()) continue;
     const auto key = ParseHex(line);
     if (!key.has_value()) {
-      return absl::InvalidArgumentError(path + ": \"" + line + "\" is not hexadecimal digits");
+      return absl::InvalidArgumentError(path +
+                                        " has a line that is not hexadecimal digits: " + line);
     }
     keys.push_back(*key);
   }

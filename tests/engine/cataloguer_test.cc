@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr TierId kNvme{0};
 constexpr TierId kPfs{1};
-constexpr ChunkShape kShape{4096, 4096};
+constexpr ChunkShape kHintShape{4096, 4096};
 
 class CataloguerTest : public testing::Test, public tier::CompletionSink, public EventPoster {
  protected:
@@ -46,13 +46,13 @@ class CataloguerTest : public testing::Test, public tier::CompletionSink, public
     return key;
   }
   static ContentId ContentOf(uint64_t number) {
-    return store::ContentIdOf(kShape, std::vector<uint64_t>{number});
+    return store::ContentIdOf(kHintShape, std::vector<uint64_t>{number});
   }
   // As Staging does it.
   void Publish(uint64_t number) {
     const std::vector<uint64_t> checksums = {number};
     const store::ChunkFacts chunk{Key(number), SiblingsId{number}, {},
-                                  kShape,      ContentOf(number),  checksums};
+                                  kHintShape,  ContentOf(number),  checksums};
     index_.AddReplica(chunk, kPfs);
     asides_.NotePublished(kPfs, chunk, /*own=*/true);
   }
@@ -66,7 +66,7 @@ class CataloguerTest : public testing::Test, public tier::CompletionSink, public
       event.files.push_back({.key = Key(number),
                              .siblings = SiblingsId{number},
                              .name_space = {},
-                             .shape = kShape,
+                             .shape = kHintShape,
                              .content = ContentOf(number),
                              .checksums = {number},
                              .before = std::nullopt,

@@ -16,17 +16,17 @@ using What = CatalogEntry::What;
 constexpr NodeId kNode{{1, 2, 3}};
 
 // An entry with what its checksums point to.
-struct Sample {
+struct EntrySample {
   CatalogEntry entry;
   std::vector<uint64_t> checksums;
 };
 
-std::vector<Sample> Samples(size_t count, uint64_t seed = 7) {
+std::vector<EntrySample> EntrySamples(size_t count, uint64_t seed = 7) {
   constexpr ChunkShape kShapes[] = {{4096, 4096}, {10000, 4096}, {480 * 4096, 4096}};
   std::mt19937_64 random(seed);
-  std::vector<Sample> samples(count);
+  std::vector<EntrySample> samples(count);
   for (size_t i = 0; i < count; ++i) {
-    Sample& sample = samples[i];
+    EntrySample& sample = samples[i];
     ChunkFacts& chunk = sample.entry.chunk;
     for (uint8_t& byte : chunk.key.bytes) byte = static_cast<uint8_t>(random());
     chunk.siblings.value = random();
@@ -43,9 +43,9 @@ std::vector<Sample> Samples(size_t count, uint64_t seed = 7) {
   return samples;
 }
 
-std::string FrameOf(const std::vector<Sample>& samples) {
+std::string FrameOf(const std::vector<EntrySample>& samples) {
   CatalogFrame frame;
-  for (const Sample& sample : samples) frame.Add(sample.entry);
+  for (const EntrySample& sample : samples) frame.Add(sample.entry);
   return frame.Take(kNode);
 }
 
@@ -66,7 +66,7 @@ void ExpectSame(const CatalogEntry& a, const CatalogEntry& b) {
 }
 
 TEST(CatalogLogTest, WhatWasAddedToAFrameIsRead) {
-  const auto samples = Samples(200);
+  const auto samples = EntrySamples(200);
   const std::string frame = FrameOf(samples);
   const FrameSeen seen = CheckFrame(frame + "more");
   ASSERT_EQ(seen.state, FrameState::kWhole);
@@ -82,21 +82,21 @@ TEST(CatalogLogTest, WhatWasAddedToAFrameIsRead) {
 
 TEST(CatalogLogTest, TheLargestFrameIsNoLargerThanAFrameMayBe) {
   CatalogFrame frame;
-  const auto samples = Samples(3);  // The last of them has most segments.
+  const auto samples = EntrySamples(3);  // The last of them has most segments.
   while (!frame.full()) frame.Add(samples[2].entry);
   EXPECT_LE(frame.Take(kNode).size(), kFrameBytesMax);
   EXPECT_TRUE(frame.empty());
 }
 
 TEST(CatalogLogTest, AFrameThatIsCutShortIsNotFinished) {
-  const std::string frame = FrameOf(Samples(5));
+  const std::string frame = FrameOf(EntrySamples(5));
   for (size_t bytes = 0; bytes < frame.size(); ++bytes) {
     EXPECT_EQ(CheckFrame(frame.substr(0, bytes)).state, FrameState::kUnfinished) << bytes;
   }
 }
 
 TEST(CatalogLogTest, NoFlippedBitPasses) {
-  const std::string frame = FrameOf(Samples(8));
+  const std::string frame = FrameOf(EntrySamples(8));
   for (size_t bit = 0; bit < frame.size() * 8; ++bit) {
     std::string damaged = frame;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
@@ -107,7 +107,7 @@ TEST(CatalogLogTest, NoFlippedBitPasses) {
 
 TEST(CatalogLogTest, AFrameThatSaysNonsenseWithTheRightChecksumIsDamaged) {
   // A file of no kind: the first entry is not the kind's.
-  const auto samples = Samples(1);
+  const auto samples = EntrySamples(1);
   CatalogFrame frame;
   frame.Add(samples[0].entry);
   const std::string whole = frame.Take(kNode);
@@ -123,7 +123,7 @@ TEST(CatalogLogTest, AFrameThatSaysNonsenseWithTheRightChecksumIsDamaged) {
 }
 
 TEST(CatalogLogTest, TheNextFrameIsFoundBehindADamagedOne) {
-  const std::string frame = FrameOf(Samples(3));
+  const std::string frame = FrameOf(EntrySamples(3));
   EXPECT_EQ(BytesToNextFrame("rubbish" + frame), 7u);
   EXPECT_EQ(BytesToNextFrame("KVSFrubbish" + frame), 11u);
   EXPECT_EQ(BytesToNextFrame("rubbishKVS"), 7u) << "the beginning of a magic may be cut";
@@ -149,7 +149,7 @@ TEST(CatalogLogTest, AHeaderSaysWhoWritesAndNothingElsePasses) {
 }
 
 TEST(CatalogLogTest, OfALogWhatIsThereAtItsEndIsLive) {
-  const auto samples = Samples(3);
+  const auto samples = EntrySamples(3);
   CatalogEntry gone{What::kGone, {}, {}};
   gone.chunk.key = samples[1].entry.chunk.key;
   CatalogFrame frame;

@@ -9,11 +9,11 @@
 namespace kvstream::store {
 namespace {
 
-constexpr TierId kNvme{0};
-constexpr TierId kPfs{1};
-
 class IndexHintsTest : public testing::Test {
  protected:
+  static constexpr TierId kNvme{0};
+  static constexpr TierId kPfs{1};
+
   ChunkFacts Facts(const ContentId& content,
                    const ChunkShape& shape = {.payload_bytes = 6000, .segment_bytes = 4096}) const {
     return {key_, {}, {}, shape, content, checksums_};
