@@ -57,8 +57,10 @@ absl::StatusOr<std::vector<std::string>> ReadKeys(const std::string& path) {
     if (line.empty()) continue;
     const auto key = ParseHex(line);
     if (!key.has_value()) {
-      return absl::InvalidArgumentError(path +
-                                        " has a line that is not hexadecimal digits: " + line);
+      std::string message = path;
+      message += " has a line that is not hexadecimal digits: ";
+      message += line;
+      return absl::InvalidArgumentError(message);
     }
     keys.push_back(*key);
   }
