@@ -1,34 +1,28 @@
 """All that depends on vLLM's release. What is asked is what the installed package has, never its
 version: releases are patched, and forks keep older numbers.
+
+vLLM is imported where it is needed, so that the rest can be tested without it.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-
-import vllm
-from vllm.distributed.kv_transfer.kv_connector.v1 import base
-from vllm.v1.core import kv_cache_utils
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
-
-# Releases from about 0.29 on take a step's transfers and its failed requests in one answer.
-TransferResults: Any = getattr(base, "KVConnectorTransferResults", None)
 
 
 def release() -> str:
     """vLLM's release up to its minor number. Between those the meaning of a block's bytes changes
     now and then, with no sign of it in shapes or strides."""
-    version = getattr(vllm, "__version__", "") or importlib.metadata.version("vllm")
-    return ".".join(version.split(".")[:2])
+    import vllm
+    return ".".join(vllm.__version__.split(".")[:2])
 
 
 def hash_seed_is_fixed(vllm_config: Any) -> bool:
     """Whether block hashes of other processes equal this one's."""
     if os.environ.get("PYTHONHASHSEED") is not None:
         return True
+    from vllm.v1.core import kv_cache_utils
     resolve = getattr(kv_cache_utils, "resolve_none_hash_seed", None)
     if resolve is None:
         return False
@@ -42,9 +36,8 @@ def unsupported_group(group: Any) -> str:
     """Why a KV group cannot be kept chunk by chunk; empty when it can. Windows and states drop, or
     overwrite, what earlier chunks need; vLLM gives sliding windows as full attention while its
     hybrid KV manager is off."""
-    spec = group.kv_cache_spec
-    specs = spec.kv_cache_specs.values() if isinstance(spec, UniformTypeKVCacheSpecs) else [spec]
-    for each in specs:
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
+    for each in _specs(group):
         # Not subclasses: they are what is special about a few models.
         if type(each) not in (FullAttentionSpec, MLAAttentionSpec):
             return f"{type(each).__name__} of {group.layer_names[0]}"
@@ -53,9 +46,21 @@ def unsupported_group(group: Any) -> str:
 
 def is_replicated(group: Any) -> bool:
     """Whether all tensor parallel ranks hold the same KV."""
+    from vllm.v1.kv_cache_interface import MLAAttentionSpec
+    return all(isinstance(each, MLAAttentionSpec) for each in _specs(group))
+
+
+def _specs(group: Any) -> list[Any]:
+    """The specifications of a group's layers; one where they are all alike."""
     spec = group.kv_cache_spec
-    specs = spec.kv_cache_specs.values() if isinstance(spec, UniformTypeKVCacheSpecs) else [spec]
-    return all(isinstance(each, MLAAttentionSpec) for each in specs)
+    return list(getattr(spec, "kv_cache_specs", {}).values()) or [spec]
+
+
+def transfer_results(sent: set[str], received: set[str], failed: set[str]) -> Any:
+    """A step's transfers as releases from about 0.29 on take them, and they alone ask."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+    return KVConnectorTransferResults(finished_sending=sent, finished_recving=received,
+                                      failed_recving=failed)
 
 
 def context_parallel(vllm_config: Any) -> int:
@@ -85,8 +90,8 @@ def named_blocks(request: Any) -> list[bytes]:
 
 
 class Scheduled(NamedTuple):
-    """A request in a step: its new blocks, whether they are all it has, and its tokens' count before
-    the step."""
+    """A request in a step: its new blocks, whether they are all it has, and how many tokens it had
+    before the step."""
 
     request_id: str
     blocks: list[int]

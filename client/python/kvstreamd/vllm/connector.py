@@ -42,16 +42,22 @@ class ShapeMetadata(KVConnectorHandshakeMetadata):
 
 
 @dataclasses.dataclass
-class ReleasedMetadata(KVConnectorWorkerMetadata):
-    """Store jobs whose blocks are free, and on how many ranks."""
+class ReportMetadata(KVConnectorWorkerMetadata):
+    """What workers tell the scheduler each step."""
 
+    # Store jobs whose blocks are free, and on how many ranks.
     job_ranks: dict[int, int]
+    # Requests of which a load has failed, and how many leading chunks are valid on all ranks.
+    failed_loads: dict[str, int]
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        total = dict(self.job_ranks)
-        for job_id, ranks in other.job_ranks.items():
-            total[job_id] = total.get(job_id, 0) + ranks
-        return ReleasedMetadata(total)
+        assert isinstance(other, ReportMetadata)
+        ranks, failed = dict(self.job_ranks), dict(self.failed_loads)
+        for job_id, count in other.job_ranks.items():
+            ranks[job_id] = ranks.get(job_id, 0) + count
+        for request_id, good in other.failed_loads.items():
+            failed[request_id] = min(good, failed.get(request_id, good))
+        return ReportMetadata(ranks, failed)
 
 
 def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
@@ -193,9 +199,10 @@ class KVStreamConnector(KVConnectorBase_V1):
 
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler is not None
-        released = connector_output.kv_connector_worker_meta
-        if released is not None:
-            self._scheduler.released(released.job_ranks)
+        report = connector_output.kv_connector_worker_meta
+        if report is not None:
+            self._scheduler.released(report.job_ranks)
+            self._scheduler.load_failed(report.failed_loads)
 
     def request_finished(self, request: Any,
                          block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
@@ -246,9 +253,7 @@ class KVStreamConnector(KVConnectorBase_V1):
         assert self._worker is not None
         ended = self._worker.transfers()
         self._bad_blocks = ended.bad_blocks
-        return compat.TransferResults(finished_sending=ended.sent,
-                                      finished_recving=ended.received,
-                                      failed_recving=ended.failed)
+        return compat.transfer_results(ended.sent, ended.received, ended.failed)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Older releases' form: what failed is named by its blocks."""
@@ -263,15 +268,18 @@ class KVStreamConnector(KVConnectorBase_V1):
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         assert self._worker is not None
-        ended = self._worker.take_ended_jobs()
-        return ReleasedMetadata({job_id: 1 for job_id in ended}) if ended else None
+        ended_jobs, failed_loads = self._worker.take_report()
+        if not ended_jobs and not failed_loads:
+            return None
+        return ReportMetadata({job_id: 1 for job_id in ended_jobs}, failed_loads)
 
     # ------------------------------------------------------------ both
 
     def get_kv_connector_stats(self) -> ConnectorStats | None:
         side = self._scheduler or self._worker
         assert side is not None
-        return side.take_stats()
+        counts = side.take_stats()
+        return ConnectorStats(data=counts) if counts else None
 
     def shutdown(self) -> None:
         side = self._scheduler or self._worker

@@ -9,9 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-# The protocol's shortest key; hashes below it may collide.
-KEY_BYTES_MIN = 16
-
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
@@ -54,8 +51,8 @@ class ChunkRun:
 
 def tokens_to_load(shape: Shape, found_chunks: int, local_tokens: int, num_tokens: int) -> int:
     """Tokens beyond the `local_tokens` that are in the engine which a load can bring, of a request
-    of `num_tokens` with `found_chunks` leading chunks in the daemon. One token is always left, since
-    the engine needs its output to go on."""
+    of `num_tokens` with `found_chunks` leading chunks in the daemon. One token is always left,
+    since the engine needs its output to go on."""
     return max(min(found_chunks * shape.chunk_tokens, num_tokens - 1) - local_tokens, 0)
 
 

@@ -1,8 +1,8 @@
 """How the engine's KV tensors hold a block, read from their shapes and strides alone.
 
-A chunk's bytes are block after block, in each the layers in the engine's order, in each of those the
-bytes in the order of memory: what a region of the daemon's has, too, so that both ways of moving KV
-make the same chunks.
+A chunk's bytes are block after block, in each the layers in the engine's order, in each of those
+the bytes in the order of memory: what a region of the daemon's has, too, so that both ways of
+moving KV make the same chunks.
 """
 
 from __future__ import annotations

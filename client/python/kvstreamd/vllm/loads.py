@@ -1,10 +1,10 @@
 """A worker's loads: one ReadStep for all that a step asks for, and what became of each request.
 
-A chunk counts only when the daemon says that it is valid. From the first that is not, in a request's
-order, its blocks are reported and vLLM computes them.
+A chunk counts only when the daemon says that it is valid. From the first that is not, in a
+request's order, its blocks are reported and vLLM computes them.
 
-Thread rule: the engine's thread alone; it never waits. Ownership: a request's slots, until the daemon
-has let go of them.
+Thread rule: the engine's thread alone; it never waits. Ownership: a request's slots, until the
+daemon has let go of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvstreamd.operations import Future, RequestOutcome
 from kvstreamd.requests import ChunkAt, Mode, ReadRequest
 from kvstreamd.vllm.link import Ready
 from kvstreamd.vllm.metadata import LoadJob
-from kvstreamd.vllm.metrics import Counters
+from kvstreamd.vllm.counters import Counters
 from kvstreamd.vllm.mover import Mover
 from kvstreamd.vllm.order import StreamOrder
 
@@ -28,12 +28,13 @@ logger = logging.getLogger("vllm.kvstreamd")
 
 @dataclasses.dataclass
 class LoadEnd:
-    """How one request's load ended. `bad_blocks`: those from the first failed chunk on; `failed`:
-    not one chunk is valid."""
+    """How one request's load ended."""
 
     request_id: str
+    # Leading chunks that are valid.
+    good_chunks: int
+    # Those of the others, which the engine has to compute.
     bad_blocks: set[int]
-    failed: bool
 
 
 @dataclasses.dataclass
@@ -168,4 +169,4 @@ class Loads:
         self._counters.add("load_seconds", time.monotonic() - load.began)
         if bad:
             self._counters.add("load_failures")
-        return LoadEnd(load.job.request_id, bad, bool(bad) and load.good == 0)
+        return LoadEnd(load.job.request_id, load.good, bad)

@@ -40,7 +40,7 @@ class Options:
     prefetch: bool = True
     # Do not load what is cheaper to recompute, where the daemon has a calibration.
     use_advice: bool = True
-    # Go on where block hashes differ between processes: nothing is shared, or found after a restart.
+    # Go on where block hashes differ between processes, so that nothing is found after a restart.
     allow_random_hash_seed: bool = False
     # Share KV between releases of vLLM; only where both are known to lay it out alike.
     share_across_versions: bool = False

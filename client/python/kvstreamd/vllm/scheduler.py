@@ -22,7 +22,7 @@ from kvstreamd.vllm.fingerprint import Salts
 from kvstreamd.vllm.link import Link
 from kvstreamd.vllm.lookups import Lookup
 from kvstreamd.vllm.metadata import ChunkBlocks, LoadJob, StepPlan, StoreJob
-from kvstreamd.vllm.metrics import ConnectorStats, Counters
+from kvstreamd.vllm.counters import Counters
 from kvstreamd.vllm.options import Options
 from kvstreamd.vllm.tracked import Tracked
 
@@ -83,6 +83,9 @@ class Scheduler:
                 # Keys that name other tokens than their chunks' would be wrong bytes.
                 logger.error("kvstreamd: request %s has %d block hashes for %d tokens, so that "
                              "it is not cached", request.request_id, hashes, request.num_tokens)
+                salt = None
+            if getattr(request, "resumable", False):
+                # Its tokens may still change.
                 salt = None
             if salt is None:
                 self._counters.add("uncached_requests")
@@ -145,12 +148,12 @@ class Scheduler:
         found = lookup.found()
         if found is None:
             return None, False
-        self._count(lookup)
-        tracked.stored = max(tracked.stored, lookup.present)
+        self._answered(tracked, lookup)
         tokens = keys.tokens_to_load(self._shape, found, local_tokens, request.num_tokens)
         return tokens, tokens > 0
 
-    def _count(self, lookup: Lookup) -> None:
+    def _answered(self, tracked: Tracked, lookup: Lookup) -> None:
+        """Takes note of an answer, once."""
         if lookup.counted:
             return
         lookup.counted = True
@@ -158,6 +161,7 @@ class Scheduler:
         self._counters.add("lookup_wait_seconds", lookup.seconds)
         self._counters.add("found_tokens", lookup.present * self._shape.chunk_tokens)
         self._counters.add("prefetched_chunks", lookup.prefetched)
+        tracked.stored = lookup.present
 
     def _drop_lookup(self, tracked: Tracked) -> None:
         if tracked.lookup is not None:
@@ -178,6 +182,7 @@ class Scheduler:
                               block_ids[chunk * per_chunk:(chunk + 1) * per_chunk])
                   for chunk in range(run.first, run.end)]
         tracked.loads += 1
+        tracked.load_first = run.first
         self._counters.add("hit_tokens", external_tokens)
         self._plan.loads.append(LoadJob(request.request_id, tracked.salt, tracked.lookup.lease_id,
                                         chunks, run.skip_blocks))
@@ -239,8 +244,14 @@ class Scheduler:
             if not self._open_jobs[request_id]:
                 del self._open_jobs[request_id]
 
+    def load_failed(self, good_chunks: dict[str, int]) -> None:
+        """Of loads only so many leading chunks were valid: the others are to be stored anew."""
+        for request_id, good in good_chunks.items():
+            if (tracked := self._requests.get(request_id)) is not None:
+                tracked.stored = min(tracked.stored, tracked.load_first + good)
+
     def finished(self, request_id: str) -> bool:
-        """A request has ended; whether the engine has to hold its blocks until they are released."""
+        """A request has ended; whether the engine has to hold its blocks until all is released."""
         tracked = self._requests.pop(request_id, None)
         if tracked is not None:
             self._drop_lookup(tracked)
@@ -261,7 +272,7 @@ class Scheduler:
             self._drop_lookup(tracked)
             tracked.salt = None
 
-    def take_stats(self) -> ConnectorStats | None:
+    def take_stats(self) -> dict[str, int | float]:
         """What was counted since the last call."""
         lost, self._lost = self._lost, 0
         self._counters.add("connections_lost", lost)

@@ -22,7 +22,7 @@ from kvstreamd.operations import StoreOperation
 from kvstreamd.requests import ChunkAt
 from kvstreamd.vllm.link import Ready
 from kvstreamd.vllm.metadata import StoreJob
-from kvstreamd.vllm.metrics import Counters
+from kvstreamd.vllm.counters import Counters
 from kvstreamd.vllm.mover import Mover
 from kvstreamd.vllm.options import Options
 from kvstreamd.vllm.order import StreamOrder

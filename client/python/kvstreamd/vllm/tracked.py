@@ -22,6 +22,8 @@ class Tracked:
     local_tokens: int = 0
     # Loads that were begun since it was admitted.
     loads: int = 0
+    # The first chunk of the last of them.
+    load_first: int = 0
     # Its blocks, in order, while it runs.
     blocks: list[int] = dataclasses.field(default_factory=list)
     # Leading chunks that are kept, or on their way.

@@ -13,7 +13,7 @@ from kvstreamd.vllm.layout import KVLayout
 from kvstreamd.vllm.link import Link, Ready
 from kvstreamd.vllm.loads import LoadEnd, Loads
 from kvstreamd.vllm.metadata import StepPlan, WorkerShape
-from kvstreamd.vllm.metrics import ConnectorStats, Counters
+from kvstreamd.vllm.counters import Counters
 from kvstreamd.vllm.mover import Mover
 from kvstreamd.vllm.options import Options
 from kvstreamd.vllm.order import StreamOrder
@@ -55,6 +55,7 @@ class Worker:
         self._waiting_plans: list[StepPlan] = []
         self._held: set[str] = set()
         self._ended_jobs: list[int] = []
+        self._failed_loads: dict[str, int] = {}
 
     # ------------------------------------------------------------ the start
 
@@ -135,7 +136,7 @@ class Worker:
             for job in plan.loads:
                 blocks = {block for chunk in job.chunks for block in chunk.blocks}
                 skipped = job.chunks[0].blocks[:job.skip_blocks]
-                ended.append(LoadEnd(job.request_id, blocks - set(skipped), True))
+                ended.append(LoadEnd(job.request_id, 0, blocks - set(skipped)))
         self._waiting_plans = []
         if self._loads is not None:
             ended += self._loads.collect()
@@ -145,16 +146,20 @@ class Worker:
         sent = {request for request in self._held
                 if self._stores is None or not self._stores.running_for((request,))}
         self._held -= sent
+        bad = [end for end in ended if end.bad_blocks]
+        self._failed_loads.update({end.request_id: end.good_chunks for end in bad})
         return Transfers(sent, {end.request_id for end in ended},
-                         {end.request_id for end in ended if end.failed},
-                         {block for end in ended for block in end.bad_blocks})
+                         {end.request_id for end in bad if not end.good_chunks},
+                         {block for end in bad for block in end.bad_blocks})
 
-    def take_ended_jobs(self) -> list[int]:
-        """The numbers of the store jobs that have ended since the last call."""
-        ended, self._ended_jobs = self._ended_jobs, []
-        return ended
+    def take_report(self) -> tuple[list[int], dict[str, int]]:
+        """Since the last call: the numbers of the store jobs whose blocks are free; the requests of
+        which a load has failed, and their leading chunks that are valid."""
+        report = self._ended_jobs, self._failed_loads
+        self._ended_jobs, self._failed_loads = [], {}
+        return report
 
-    def take_stats(self) -> ConnectorStats | None:
+    def take_stats(self) -> dict[str, int | float]:
         """What was counted since the last call."""
         if self._lost.is_set():
             self._lost.clear()
