@@ -1,5 +1,4 @@
-"""What the connector counts, as vLLM takes it: for its log line, and for its Prometheus endpoint.
-"""
+"""What the connector counts, as vLLM takes it: for its log line and for Prometheus."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (KVConnectorPro
                                                                   KVConnectorStats)
 
 from kvstreamd.vllm.counters import DOCUMENTATION
+
 
 @dataclasses.dataclass
 class ConnectorStats(KVConnectorStats):
