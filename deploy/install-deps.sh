@@ -30,6 +30,7 @@ packages=(
   protobuf-compiler
   protobuf-compiler-grpc
   python3
+  python3-venv
 )
 
 case "${1:-}" in

@@ -23,7 +23,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from real_node import PATIENCE_S, MixedLoad, Node, die_with_parent, wait  # noqa: E402
+from real_node import DIE_WITH_PARENT, PATIENCE_S, MixedLoad, Node, wait  # noqa: E402
 
 KEYS = 1500
 LOADS = 2
@@ -110,9 +110,9 @@ class Crashes:
         nth = self.chance.randrange(1, 30)
         with open(self.node.log, "ab") as log:
             self.node.process = subprocess.Popen(
-                ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e",
-                 f"inject={call}:signal=SIGKILL:when={nth}", self.node.program, "--config",
-                 str(self.node.config)], stderr=log, preexec_fn=die_with_parent)
+                [*DIE_WITH_PARENT, "strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}",
+                 "-e", f"inject={call}:signal=SIGKILL:when={nth}", self.node.program, "--config",
+                 str(self.node.config)], stderr=log)
         wait(lambda: self.node.status() or not self.node.running(), "the daemon is ready")
         if self.node.running():
             self.durable |= self.load(None)

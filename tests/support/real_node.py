@@ -4,7 +4,6 @@ in user space under one of them that can hang, die and come back.
 Only processes that were started here are signalled, by their ids.
 """
 
-import ctypes
 import json
 import os
 import pathlib
@@ -24,9 +23,9 @@ OF_CLIENTS = ("sessions", "host_buffers", "host_buffer_bytes", "unmapping_bytes"
               "staged_bytes", "streams", "calls_waiting", "lookup_keys_waiting")
 
 
-def die_with_parent():
-    """For a child, before exec: a test that is killed leaves nothing behind."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+# Before a child's command: a test that is killed leaves nothing behind. A program instead of a
+# function between fork and exec, which may deadlock where the parent has threads, as gRPC's.
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
 def wait(condition, what, patience_s=PATIENCE_S):
@@ -39,6 +38,21 @@ def wait(condition, what, patience_s=PATIENCE_S):
         if time.monotonic() > deadline:
             raise AssertionError(f"waited in vain until {what}")
         time.sleep(POLL_S)
+
+
+def freeze(process):
+    """Stops a child; returns once each of its threads stands still."""
+    process.send_signal(signal.SIGSTOP)
+    # The signal is sent, not yet taken.
+    wait(lambda: _stands_still(process.pid), "the process is stopped")
+
+
+def _stands_still(pid):
+    try:
+        return all(re.search(r"\) [Tt] ", (thread / "stat").read_text(encoding="utf-8"))
+                   for thread in pathlib.Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return False  # A thread has ended meanwhile.
 
 
 class Node:
@@ -66,8 +80,8 @@ class Node:
 
     def start(self, prefix=(), patience_s=PATIENCE_S):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([*prefix, self.program, "--config", str(self.config)],
-                                            stderr=log, preexec_fn=die_with_parent)
+            self.process = subprocess.Popen([*DIE_WITH_PARENT, *prefix, self.program, "--config",
+                                             str(self.config)], stderr=log)
         wait(lambda: self.status() or self.process.poll() is not None, "the daemon is ready",
              patience_s)
         if self.process.poll() is not None:
@@ -80,9 +94,8 @@ class Node:
 
     def replay(self, *arguments):
         """A replay that runs; its report is JSON on stdout."""
-        return subprocess.Popen([self.tool, "--socket", self.socket, "--json", "replay",
-                                 *arguments], stdout=subprocess.PIPE, text=True,
-                                preexec_fn=die_with_parent)
+        return subprocess.Popen([*DIE_WITH_PARENT, self.tool, "--socket", self.socket, "--json",
+                                 "replay", *arguments], stdout=subprocess.PIPE, text=True)
 
     def status(self):
         result = self.ctl("status", "--json")
@@ -155,8 +168,7 @@ class MixedLoad:
         self.program, self.node = program, node
 
     def begin(self, *arguments, **options):
-        return subprocess.Popen([self.program, *map(str, arguments)], text=True,
-                                preexec_fn=die_with_parent,
+        return subprocess.Popen([*DIE_WITH_PARENT, self.program, *map(str, arguments)], text=True,
                                 **{"stdout": subprocess.PIPE, **options})
 
     def load(self, seed, keys, rounds=1 << 40, **options):
@@ -216,8 +228,8 @@ class UserFileSystem:
         return "" if os.path.exists("/dev/fuse") else "needs /dev/fuse"
 
     def mount(self, *options):
-        self.server = subprocess.Popen(["bindfs", "-f", *options, str(self.below), str(self.root)],
-                                       preexec_fn=die_with_parent)
+        self.server = subprocess.Popen([*DIE_WITH_PARENT, "bindfs", "-f", *options,
+                                        str(self.below), str(self.root)])
         wait(lambda: self._mounts() or self.server.poll() is not None, "bindfs has mounted")
         if self.server.poll() is not None:
             raise AssertionError(f"bindfs ended with {self.server.returncode}")
@@ -229,10 +241,7 @@ class UserFileSystem:
         return [row[2].split(":")[1] for row in rows if row[4] == str(self.root)]
 
     def hang(self):
-        self.server.send_signal(signal.SIGSTOP)
-        # The signal is sent, not yet taken.
-        stat = pathlib.Path(f"/proc/{self.server.pid}/stat")
-        wait(lambda: re.search(r"\) [Tt] ", stat.read_text(encoding="utf-8")), "bindfs is stopped")
+        freeze(self.server)
 
     def resume(self):
         self.server.send_signal(signal.SIGCONT)

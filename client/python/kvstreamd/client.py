@@ -160,7 +160,7 @@ class Client:
         reply = session.call("RegisterNamespace", request, self._call_timeout_s,
                              f"register namespace {namespace.description.model}")
         namespace.id, namespace.segment_bytes = reply.namespace_id, reply.segment_bytes
-        namespace._binding = Binding(session, 0)
+        namespace.binding = Binding(session, 0)
 
     def create_host_buffer(self, nbytes: int) -> HostBuffer:
         """Shared memory of `nbytes`, rounded up to 4096, zeroed. Raises InvalidArgument and
@@ -176,7 +176,7 @@ class Client:
         request = HandoffRequest()
         request.attach_host_buffer.bytes = buffer.nbytes
         reply = session.handoff.call(request, buffer.fd, self._call_timeout_s)
-        buffer._binding = Binding(session, reply.host_buffer.buffer_id)
+        buffer.binding = Binding(session, reply.host_buffer.buffer_id)
 
     def drop_host_buffer(self, buffer: HostBuffer) -> None:
         """Gives a buffer back; views of it stay valid for this process. Raises FailedPrecondition
@@ -187,7 +187,7 @@ class Client:
             request.drop_host_buffer.buffer_id = buffer.number_in(session)
             session.handoff.call(request, None, self._call_timeout_s)
             self._buffers.pop(buffer, None)
-            buffer._binding = None
+            buffer.binding = None
 
     def register_region(self, tensors: Sequence[Any], *, block_dim: int | Sequence[int] = 0
                         ) -> Region:
@@ -235,7 +235,7 @@ class Client:
                 tensor.runs.add(offset=offset, length=length)
         reply = session.call("RegisterMemory", request, self._call_timeout_s,
                              f"register memory of {memory.gpu_uuid}")
-        region._binding = Binding(session, reply.region_id)
+        region.binding = Binding(session, reply.region_id)
         if RegisterMemoryReply.WAY_LANDING in (reply.way, reply.store_way):
             self._close_region(session, region)
             raise errors.Unimplemented(
@@ -246,7 +246,7 @@ class Client:
         request = UnregisterMemoryRequest(session_id=session.opened.session_id,
                                           region_id=region.number_in(session))
         session.call("UnregisterMemory", request, self._call_timeout_s, f"unregister {region}")
-        region._binding = None
+        region.binding = None
 
     def unregister_region(self, region: Region) -> None:
         """Returns once the daemon has closed it: the memory may be freed. Raises FailedPrecondition

@@ -51,7 +51,7 @@ class SharedMemory:
     fd: int | None
 
 
-class _Driver:
+class Driver:
     """The driver's functions; each raises what it answers."""
 
     def __init__(self) -> None:
@@ -154,16 +154,16 @@ class _Driver:
 
 
 @functools.lru_cache(maxsize=1)
-def _driver() -> _Driver:
-    return _Driver()
+def _driver() -> Driver:
+    return Driver()
 
 
 @contextlib.contextmanager
-def share(pointer: int, nbytes: int) -> Iterator[SharedMemory]:
+def share(pointer: int, nbytes: int, driver: Driver | None = None) -> Iterator[SharedMemory]:
     """What the daemon needs to open `nbytes` from `pointer`; its descriptor is closed at the end.
     InvalidArgument for what is no device memory or does not lie in one allocation,
     FailedPrecondition without a driver, and for memory that no other process can map."""
-    driver = _driver()
+    driver = driver or _driver()
     device = driver.device_of(pointer)
     fd = None
     with driver.current(device):

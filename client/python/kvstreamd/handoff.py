@@ -83,9 +83,9 @@ class HandoffConnection:
             raise errors.FailedPrecondition(f"{operation}: not a handoff socket") from None
         if reply is None:
             raise errors.Unavailable(f"{operation}: the daemon closed the connection")
-        error = errors.from_code(reply.code, operation, reply.message)
-        if error is not None:
-            raise error
+        refusal = errors.from_code(reply.code, operation, reply.message)
+        if refusal is not None:
+            raise refusal
         if reply.WhichOneof("reply") != "welcome":
             raise errors.FailedPrecondition(f"{operation}: the first packet is no welcome")
         # A daemon that reads nothing must not block a caller for good.
@@ -123,9 +123,9 @@ class HandoffConnection:
             if answered:
                 raise errors.Unavailable(f"{operation}: the daemon closed the connection")
             raise errors.DeadlineExceeded(f"{operation}: no answer from the daemon")
-        failure = errors.from_code(reply.code, operation, reply.message)
-        if failure is not None:
-            raise failure
+        refusal = errors.from_code(reply.code, operation, reply.message)
+        if refusal is not None:
+            raise refusal
         return reply
 
     def half_close(self) -> None:

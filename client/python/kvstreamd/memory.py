@@ -39,11 +39,12 @@ class Binding(NamedTuple):
 class Bound:
     """What is registered with one session at a time."""
 
-    _binding: Binding | None = None
+    # Set by who registers it.
+    binding: Binding | None = None
 
     def number_in(self, session: object) -> int:
         """Its number in this session. FailedPrecondition when it is not registered there."""
-        binding = self._binding
+        binding = self.binding
         if binding is None or binding.session is not session:
             raise errors.FailedPrecondition(f"use {self}: it is not registered with this session")
         return binding.number

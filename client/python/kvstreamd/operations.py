@@ -67,7 +67,8 @@ class Operation:
         self.id = number
         self.ended: Future[KVStreamError | None] = running_future()
         self._cancel = cancel
-        self._patience_s = patience_s
+        # How long a wait lasts that is given no time of its own.
+        self.patience_s = patience_s
 
     def cancel(self) -> None:
         """Asks the daemon to end it early; never blocks. It still ends by itself."""
@@ -80,7 +81,7 @@ class Operation:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether it has ended, waiting at most `timeout_s`: by default the operation's deadline
         and the client's call timeout. False leaves it running and its memory IN USE."""
-        return _await(self.ended, self._patience_s if timeout_s is None else timeout_s)
+        return _await(self.ended, self.patience_s if timeout_s is None else timeout_s)
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Waits as `wait` does. Raises the first failure, StillRunning when it has not ended."""
@@ -181,7 +182,10 @@ class StoreOperation(Operation):
 
 def _word(code: int) -> Code:
     """A word of a later protocol is no success."""
-    return Code(code) if code in Code._value2member_map_ else Code.UNAVAILABLE
+    try:
+        return Code(code)
+    except ValueError:
+        return Code.UNAVAILABLE
 
 
 def _await(future: Future[Any], timeout_s: float) -> bool:

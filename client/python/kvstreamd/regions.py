@@ -53,7 +53,8 @@ def block_layout(shape: Sequence[int], strides: Sequence[int], itemsize: int, *,
     inner = sorted(((stride * itemsize, size)
                     for i, (size, stride) in enumerate(zip(shape, strides))
                     if i != block_dim and size > 1), reverse=True)
-    run, outer = itemsize, []
+    run = itemsize
+    outer: list[tuple[int, int]] = []
     for stride, size in reversed(inner):
         if not outer and stride == run:
             run *= size

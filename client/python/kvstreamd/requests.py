@@ -128,14 +128,19 @@ def add_chunks(session: Any, target: Any, chunks: Iterable[ChunkAt]) -> None:
     add = target.add
     host, number = None, 0
     for prefix_hash, placement, group, shard in chunks:
-        chunk = add(prefix_hash=prefix_hash, group=group, shard=shard)
-        if type(placement) is HostRange:
+        chunk = add()
+        chunk.prefix_hash = prefix_hash
+        if group:
+            chunk.group = group
+        if shard:
+            chunk.shard = shard
+        if isinstance(placement, HostRange):
             if placement.buffer is not host:
                 host, number = placement.buffer, placement.buffer.number_in(session)
             place = chunk.placement.host
             place.buffer_id = number
             place.offset = placement.offset
-        elif placement is not None:
+        elif isinstance(placement, DeviceBlocks):
             place = chunk.placement.device
             place.region_id = placement.region.number_in(session)
             place.blocks.extend(placement.blocks)
