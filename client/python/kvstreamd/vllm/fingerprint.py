@@ -104,6 +104,7 @@ def describe(vllm_config: Any, weights: bytes, shape: Shape, worker: WorkerShape
         page_tokens=shape.block_tokens,
         chunk_tokens=shape.chunk_tokens,
         tensor_parallel=ranks,
+        pipeline_parallel=vllm_config.parallel_config.pipeline_parallel_size,
         groups=[Group(name="full_attention",
                       chunk_bytes=worker.block_bytes * shape.chunk_blocks,
                       shards=1 if replicated else ranks, replicated=replicated)],
@@ -129,16 +130,19 @@ class Salts:
         """No KV of before is found from now on."""
         self._generation = generation
 
-    def of(self, lora_request: Any) -> bytes | None:
-        """The salt of a request with this adapter, or None; None where its KV may not be shared
-        since nothing tells the adapter's bytes."""
-        if lora_request is None:
-            return salt_of(tenant=self._tenant, generation=self._generation)
-        digest = self._adapter(lora_request)
+    def of(self, request: Any) -> bytes | None:
+        """The salt of a request of vLLM's; None where its KV may not be shared, since nothing tells
+        its adapter's bytes."""
+        # Also in the hash of the first block; what keeps tenants apart is worth saying twice.
+        cache_salt = request.cache_salt or None
+        adapter = request.lora_request
+        if adapter is None:
+            return salt_of(tenant=self._tenant, generation=self._generation, cache_salt=cache_salt)
+        digest = self._adapter(adapter)
         if digest is None:
             return None
-        return salt_of(tenant=self._tenant, generation=self._generation,
-                       adapter=lora_request.lora_name, adapter_revision=digest)
+        return salt_of(tenant=self._tenant, generation=self._generation, cache_salt=cache_salt,
+                       adapter=adapter.lora_name, adapter_revision=digest)
 
     def _adapter(self, lora_request: Any) -> bytes | None:
         folder = pathlib.Path(lora_request.lora_path)

@@ -30,8 +30,6 @@ class Lookup:
         self.present = 0
         self.failed = False
         self.seconds = 0.0
-        # Chunks that were asked to be fetched ahead.
-        self.prefetched = 0
         # Whether its answer is in the counters.
         self.counted = False
         self._worth = 0
@@ -51,9 +49,9 @@ class Lookup:
         """Chunks that were asked for."""
         return len(self.keys)
 
-    def then(self, action: Callable[[int], int]) -> None:
-        """Calls the action on the client's thread with the number of chunks that are worth loading;
-        it says how many it asked to be fetched."""
+    def then(self, action: Callable[[int], None]) -> None:
+        """Calls the action on the client's thread with the number of chunks that are worth
+        loading."""
         if self.failed:
             return
 
@@ -61,7 +59,7 @@ class Lookup:
             if future.exception() is not None:
                 return
             try:
-                self.prefetched = action(self._worth_of(future.result()))
+                action(self._worth_of(future.result()))
             except errors.KVStreamError as error:
                 logger.debug("kvstreamd: nothing is fetched ahead: %s", error)
         self._future.add_done_callback(act)

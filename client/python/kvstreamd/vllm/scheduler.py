@@ -3,17 +3,18 @@
 One lookup asks for a request's whole prefix, of all ranks; until it is answered vLLM asks again. It
 begins when the request arrives, so that the answer is there when its turn comes.
 
-Thread rule: the scheduler's thread, but for the lookups' callbacks, which touch their request's
-lookup alone.
+Thread rule: the scheduler's thread, but for callbacks of lookups and prefetches, which touch one
+queue and one flag.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
+from kvstreamd import errors
 from kvstreamd.identity import NamespaceDescription
 from kvstreamd.requests import ChunkAt
 from kvstreamd.vllm import keys
@@ -48,6 +49,10 @@ class Scheduler:
         self._local = LocalCache()
         self._namespace: NamespaceDescription | None = None
         self._namespace_sent = False
+        # Until the daemon says that it does not fetch ahead.
+        self._prefetches = options.prefetch
+        # Chunks of prefetches that are not counted yet.
+        self._asked_ahead: deque[int] = deque()
         self._shards = 1
         self._requests: dict[str, Tracked] = {}
         self._plan = StepPlan()
@@ -77,7 +82,7 @@ class Scheduler:
     def _tracked(self, request: Any) -> Tracked:
         tracked = self._requests.get(request.request_id)
         if tracked is None:
-            salt = self._salts.of(request.lora_request)
+            salt = self._salts.of(request)
             hashes = len(request.block_hashes)
             if salt is not None and hashes != request.num_tokens // self._shape.hash_tokens:
                 # Keys that name other tokens than their chunks' would be wrong bytes.
@@ -107,7 +112,7 @@ class Scheduler:
             return
         self._counters.add("looked_up_tokens", len(chunk_keys) * self._shape.chunk_tokens)
         tracked.lookup = Lookup(ready, chunk_keys, tracked.salt, self._options)
-        if self._options.prefetch:
+        if self._prefetches:
             tracked.lookup.then(self._prefetcher(tracked))
 
     def _prefetcher(self, tracked: Tracked) -> Any:
@@ -118,14 +123,21 @@ class Scheduler:
         while first < len(lookup.keys) and self._local.has(hashes[(first + 1) * step - 1]):
             first += 1
 
-        def prefetch(found: int) -> int:
+        def prefetch(found: int) -> None:
             chunks = [ChunkAt(key, None, 0, shard) for key in lookup.keys[first:found]
                       for shard in range(self._shards)]
             if chunks:
-                lookup.ready.client.prefetch(lookup.ready.namespace, chunks, salt=lookup.salt,
-                                             keep_ms=self._options.lease_ms)
-            return len(chunks)
+                operation = lookup.ready.client.prefetch(
+                    lookup.ready.namespace, chunks, salt=lookup.salt,
+                    keep_ms=self._options.lease_ms)
+                operation.ended.add_done_callback(self._prefetched)
+                self._asked_ahead.append(len(chunks))
         return prefetch
+
+    def _prefetched(self, ended: Any) -> None:
+        if isinstance(ended.result(), errors.Unimplemented) and self._prefetches:
+            self._prefetches = False
+            logger.info("kvstreamd: this daemon does not fetch ahead for queued requests")
 
     def matched_tokens(self, request: Any, local_tokens: int) -> tuple[int | None, bool]:
         """What get_num_new_matched_tokens answers: None while the lookup runs."""
@@ -160,7 +172,6 @@ class Scheduler:
         self._counters.add("lookup_failures" if lookup.failed else "lookups")
         self._counters.add("lookup_wait_seconds", lookup.seconds)
         self._counters.add("found_tokens", lookup.present * self._shape.chunk_tokens)
-        self._counters.add("prefetched_chunks", lookup.prefetched)
         tracked.stored = lookup.present
 
     def _drop_lookup(self, tracked: Tracked) -> None:
@@ -274,6 +285,8 @@ class Scheduler:
 
     def take_stats(self) -> dict[str, int | float]:
         """What was counted since the last call."""
+        while self._asked_ahead:
+            self._counters.add("prefetched_chunks", self._asked_ahead.popleft())
         lost, self._lost = self._lost, 0
         self._counters.add("connections_lost", lost)
         return self._counters.take()

@@ -1,8 +1,8 @@
 """A plugin for pytest: vLLM's own unit tests of connectors meet KVStreamConnector.
 
-A config that names no connector, or the example one, gets ours, and a model that is on the spot. Where
-a test replaces the scheduler's connector by a mock to say what matches, the mock answers what the
-test does not set with what ours answers.
+A config that names no connector, or the example one, gets ours, and a model that is on the spot.
+Where a test replaces the scheduler's connector by a mock to say what matches, the mock answers what
+the test does not set with what ours answers.
 """
 
 import functools

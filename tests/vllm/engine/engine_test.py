@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A real vLLM on the CPU with the connector, against a real daemon.
 
-  tests/vllm/engine_test.py KVSTREAMD KVSTREAMCTL [TEST...]
+  tests/vllm/engine/engine_test.py KVSTREAMD KVSTREAMCTL [TEST...]
 
 Runs in a Python that has vllm and kvstreamd: `tests/run.sh --engines` makes it. A model with random
 weights is made on the spot. What is compared is the KV's bytes first: outputs of random weights may
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "support"))
 # pylint: disable=wrong-import-position
 import real_node
 from tiny_model import make, prompt
@@ -39,9 +39,10 @@ class Engine:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"}
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8")
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "engine.py"), "--answers", str(writing)],
+            [*real_node.DIE_WITH_PARENT, sys.executable, str(HERE / "engine.py"), "--answers",
+             str(writing)],
             stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, text=True, env=environment,
-            pass_fds=[writing], preexec_fn=real_node.die_with_parent)
+            pass_fds=[writing])
         os.close(writing)
         self._answers = os.fdopen(reading, encoding="utf-8")
         self.ask({"model": model, **options})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs vLLM's own unit tests of connectors with KVStreamConnector in them.
 
-  tests/vllm/upstream_test.py KVSTREAMD KVSTREAMCTL VLLM.tar.gz
+  tests/vllm/engine/upstream_test.py KVSTREAMD KVSTREAMCTL VLLM.tar.gz
 
 VLLM.tar.gz is the source distribution of the installed release; nothing of it is kept. Prints what
 passed and failed, by file, and ends with 1 where a test fails that README.md of the client does not
@@ -18,7 +18,7 @@ import tempfile
 import xml.etree.ElementTree
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "support"))
+sys.path.insert(0, str(HERE.parent.parent / "support"))
 # pylint: disable=wrong-import-position
 import real_node
 from tiny_model import make
@@ -56,11 +56,12 @@ def run(node, folder, model):
                        [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
     files = [f"{UNIT}/{name}" for name in FILES if (folder / UNIT / name).exists()]
     with open(folder / "log", "w", encoding="utf-8") as log:
-        subprocess.run([sys.executable, "-m", "pytest", "-p", "upstream_plugin", "-q",
+        subprocess.run([*real_node.DIE_WITH_PARENT, sys.executable, "-m", "pytest", "-q",
+                        "-p", "upstream_plugin",
                         f"--confcutdir={folder / UNIT}", "-p", "no:cacheprovider",
                         f"--junitxml={report}", "-W", "ignore", *files], cwd=folder,
                        env=environment, stdout=log, stderr=subprocess.STDOUT, check=False,
-                       timeout=PATIENCE_S, preexec_fn=real_node.die_with_parent)
+                       timeout=PATIENCE_S)
     if not report.exists():
         sys.exit((folder / "log").read_text(encoding="utf-8")[-4000:])
     outcomes = {}

@@ -1,0 +1,139 @@
+"""What the connector makes of an engine's settings, by the suite that connectors share."""
+
+import dataclasses
+import pathlib
+import tempfile
+import types
+import unittest
+
+import kvstreamd
+from daemon_case import CHUNK_BYTES, DaemonCase
+from identity_suite import IdentitySuite
+from kvstreamd.vllm import fingerprint
+from kvstreamd.vllm.keys import Shape
+from kvstreamd.vllm.metadata import WorkerShape
+
+
+def engine_config(setting):
+    """As vLLM's, as far as it is looked at."""
+    hf_config = types.SimpleNamespace(rope_parameters=setting.rope,
+                                      to_dict=lambda: {"architecture": "llama"})
+    return types.SimpleNamespace(
+        model_config=types.SimpleNamespace(
+            model=setting.model, quantization=setting.quantization, dtype="bfloat16",
+            hf_config=hf_config, hf_text_config=hf_config, max_model_len=4096),
+        cache_config=types.SimpleNamespace(cache_dtype=setting.kv_dtype,
+                                           prefix_caching_hash_algo="sha256"),
+        parallel_config=types.SimpleNamespace(
+            tensor_parallel_size=setting.tensor_parallel,
+            pipeline_parallel_size=setting.pipeline_parallel))
+
+
+class ConnectorIdentityTest(IdentitySuite, DaemonCase):
+    """Adapters are folders, as a server's are."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.adapters = pathlib.Path(folder.name)
+
+    def request(self, setting):
+        """A request of vLLM's."""
+        adapter = None
+        if setting.adapter is not None:
+            folder = self.adapters / f"{setting.adapter}-{setting.adapter_revision}"
+            folder.mkdir(exist_ok=True)
+            (folder / "adapter_model.safetensors").write_text(str(setting.adapter_revision),
+                                                              encoding="ascii")
+            adapter = types.SimpleNamespace(lora_name=setting.adapter, lora_int_id=1,
+                                            lora_path=str(folder))
+        return types.SimpleNamespace(lora_request=adapter, cache_salt=setting.cache_salt)
+
+    def identity(self, setting):
+        blocks = setting.chunk_tokens // setting.page_tokens
+        worker = WorkerShape(block_bytes=CHUNK_BYTES // blocks, block_count=100,
+                             kv_dtype=setting.kv_dtype,
+                             layout=f"{setting.layout} {setting.strides}")
+        description = fingerprint.describe(
+            engine_config(setting),
+            fingerprint.weights_fingerprint(setting.model, None, "auto", setting.weights_revision),
+            Shape(setting.page_tokens, setting.page_tokens, setting.chunk_tokens), worker,
+            replicated=False, release="0.32")
+        # The suite keeps one shard of whatever shape.
+        description = dataclasses.replace(
+            description, groups=[kvstreamd.Group(chunk_bytes=CHUNK_BYTES)])
+        return description, fingerprint.Salts(setting.tenant or "").of(self.request(setting))
+
+
+class WeightsTest(unittest.TestCase):
+    """Equal names never share bytes by accident."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def model(self, name, data):
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.safetensors").write_bytes(data)
+        return str(folder)
+
+    def test_one_byte_of_the_weights_makes_another_model(self):
+        one = fingerprint.weights_fingerprint(self.model("a", bytes(1000)), None, "auto", "")
+        same = fingerprint.weights_fingerprint(self.model("b", bytes(1000)), None, "auto", "")
+        other = fingerprint.weights_fingerprint(self.model("a", bytes(999) + b"x"), None, "auto",
+                                                "")
+        self.assertEqual(one, same)
+        self.assertNotEqual(one, other)
+
+    def test_a_commit_names_weights(self):
+        commit = "0123456789" * 4
+        snapshot = self.model(f"snapshots/{commit}", b"weights")
+        self.assertEqual(fingerprint.weights_fingerprint(snapshot, None, "auto", ""),
+                         fingerprint.weights_fingerprint("some/model", commit, "auto", ""))
+
+    def test_what_may_change_behind_its_name_is_refused(self):
+        for model, revision, load_format in (("some/model", None, "auto"),
+                                             ("some/model", "main", "auto"),
+                                             (str(self.folder), None, "auto"),
+                                             (str(self.folder), None, "dummy")):
+            with self.assertRaisesRegex(ValueError, "set .*weights_fingerprint"):
+                fingerprint.weights_fingerprint(model, revision, load_format, "")
+            self.assertTrue(fingerprint.weights_fingerprint(model, revision, load_format, "mine"))
+
+
+class SaltsTest(unittest.TestCase):
+    """Adapters that change."""
+
+    def test_an_adapter_whose_files_change_under_its_number_is_not_shared(self):
+        with tempfile.TemporaryDirectory() as name:
+            file = pathlib.Path(name) / "adapter_model.safetensors"
+            file.write_bytes(b"one")
+            adapter = types.SimpleNamespace(lora_name="sql", lora_int_id=1, lora_path=name)
+            request = types.SimpleNamespace(lora_request=adapter, cache_salt=None)
+            salts = fingerprint.Salts("")
+            first = salts.of(request)
+            self.assertEqual(salts.of(request), first)
+            file.write_bytes(b"other")
+            self.assertIsNone(salts.of(request))
+            # Loaded anew it has another number.
+            adapter.lora_int_id = 2
+            self.assertNotIn(salts.of(request), (None, first))
+
+    def test_an_adapter_that_is_not_here_is_not_shared(self):
+        adapter = types.SimpleNamespace(lora_name="sql", lora_int_id=1, lora_path="hub/adapter")
+        self.assertIsNone(fingerprint.Salts("").of(
+            types.SimpleNamespace(lora_request=adapter, cache_salt=None)))
+
+    def test_a_reset_finds_nothing_of_before(self):
+        request = types.SimpleNamespace(lora_request=None, cache_salt=None)
+        salts = fingerprint.Salts("")
+        before = salts.of(request)
+        salts.reset(b"generation")
+        self.assertNotEqual(salts.of(request), before)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,213 @@
+"""The connector's scheduler against a real daemon; the test is the engine and its worker."""
+
+import types
+
+from daemon_case import DaemonCase, description, prefix_hashes, real_node
+from kvstreamd.vllm.compat import Scheduled
+from kvstreamd.vllm.keys import Shape
+from kvstreamd.vllm.options import Options
+from kvstreamd.vllm.scheduler import Scheduler
+
+BLOCK, CHUNK = 16, 64
+
+
+class Blocks:
+    """As vLLM's KVCacheBlocks."""
+
+    def __init__(self, numbers):
+        self._numbers = numbers
+
+    def get_block_ids(self):
+        return (self._numbers,)
+
+
+def request_of(name, hashes, tokens=None):
+    """As vLLM's Request, as far as it is looked at."""
+    return types.SimpleNamespace(
+        request_id=name, block_hashes=list(hashes), num_tokens=tokens or len(hashes) * BLOCK,
+        lora_request=None, cache_salt=None, skip_reading_prefix_cache=False)
+
+
+class SchedulerTest(DaemonCase):
+    """One engine of one rank."""
+
+    def setUp(self):
+        super().setUp()
+        self.namespace = description(chunk_tokens=CHUNK, page_tokens=BLOCK)
+        self.registered = self.client.register_namespace(self.namespace)
+        self.scheduler = self.make_scheduler()
+
+    def make_scheduler(self, loads=True, stores=True, namespace=True, **options):
+        scheduler = Scheduler(
+            Options.parse({"socket": self.node.socket, "lookup_timeout_ms": 60_000, **options}),
+            "test", Shape(BLOCK, BLOCK, CHUNK), 1, loads=loads, stores=stores)
+        self.addCleanup(scheduler.close)
+        if namespace:
+            scheduler.use(self.namespace)
+        return scheduler
+
+    def keys(self, hashes):
+        return hashes[3::4]
+
+    def matched(self, request, local=0, scheduler=None):
+        """Asks until there is an answer, as vLLM does."""
+        scheduler = scheduler or self.scheduler
+        answers = []
+        real_node.wait(lambda: answers.append(scheduler.matched_tokens(request, local))
+                       or answers[-1][0] is not None, "the lookup is answered")
+        return answers[-1]
+
+    def test_a_lookup_begins_with_the_request_and_is_answered_later(self):
+        hashes = prefix_hashes(16)
+        self.keep(self.registered, self.keys(hashes)[:3])
+        request = request_of("r", hashes)
+        self.scheduler.on_new_request(request)
+        self.assertEqual(self.matched(request), (3 * CHUNK, True))
+        # Asking again changes nothing, and asks the daemon nothing.
+        lookups = self.client.status().operations.lookups
+        self.assertEqual(self.matched(request), (3 * CHUNK, True))
+        self.assertEqual(self.client.status().operations.lookups, lookups)
+
+    def test_a_whole_hit_leaves_one_token(self):
+        hashes = prefix_hashes(8)
+        self.keep(self.registered, self.keys(hashes))
+        self.assertEqual(self.matched(request_of("r", hashes)), (2 * CHUNK - 1, True))
+
+    def test_what_the_engine_has_is_not_counted(self):
+        hashes = prefix_hashes(16)
+        self.keep(self.registered, self.keys(hashes)[:2])
+        request = request_of("r", hashes)
+        self.assertEqual(self.matched(request, local=5 * BLOCK), (3 * BLOCK, True))
+        self.assertEqual(self.matched(request, local=8 * BLOCK), (0, False))
+
+    def test_a_load_names_the_chunks_and_spares_local_blocks(self):
+        hashes = prefix_hashes(16)
+        self.keep(self.registered, self.keys(hashes)[:3])
+        request = request_of("r", hashes)
+        tokens, _ = self.matched(request, local=5 * BLOCK)
+        self.scheduler.allocated(request, Blocks(list(range(100, 116))), tokens)
+        self.scheduler.allocated(request, Blocks(list(range(100, 116))), 0)
+        plan = self.scheduler.plan([], set())
+        load, = plan.loads
+        self.assertEqual([chunk.key for chunk in load.chunks], self.keys(hashes)[1:3])
+        self.assertEqual([chunk.blocks for chunk in load.chunks],
+                         [list(range(104, 108)), list(range(108, 112))])
+        self.assertEqual(load.skip_blocks, 1)
+        self.assertNotEqual(load.lease_id, 0)
+        self.assertEqual(plan.namespace, self.namespace)
+        self.assertEqual(self.scheduler.plan([], set()).loads, [])
+
+    def test_stores_are_whole_chunks_that_are_not_there(self):
+        hashes = prefix_hashes(16)
+        self.keep(self.registered, self.keys(hashes)[:1])
+        request = request_of("r", hashes)
+        self.matched(request)
+        blocks = list(range(16))
+        plan = self.scheduler.plan([(Scheduled("r", blocks, True, 0), 3 * CHUNK - 1)], set())
+        store, = plan.stores
+        self.assertEqual([chunk.key for chunk in store.chunks], [self.keys(hashes)[1]])
+        self.assertEqual(store.after, self.keys(hashes)[0])
+        plan = self.scheduler.plan([(Scheduled("r", [], False, 3 * CHUNK - 1), 1)], set())
+        self.assertEqual([chunk.blocks for chunk in plan.stores[0].chunks], [[8, 9, 10, 11]])
+        self.assertEqual(self.scheduler.plan([(Scheduled("r", [], False, 3 * CHUNK), 1)],
+                                             set()).stores, [])
+
+    def test_blocks_are_held_until_every_rank_has_released_them(self):
+        hashes = prefix_hashes(8)
+        self.scheduler.on_new_request(request_of("r", hashes))
+        plan = self.scheduler.plan([(Scheduled("r", list(range(8)), True, 0), 2 * CHUNK)], set())
+        self.assertTrue(self.scheduler.finished("r"))
+        self.assertEqual(self.scheduler.plan([], set()).held, {"r"})
+        self.scheduler.released({plan.stores[0].job_id: 1})
+        self.scheduler.on_new_request(request_of("r", hashes))
+        self.assertFalse(self.scheduler.finished("r"))
+
+    def test_a_preempted_request_begins_anew(self):
+        hashes = prefix_hashes(8)
+        request = request_of("r", hashes)
+        self.scheduler.on_new_request(request)
+        self.scheduler.plan([(Scheduled("r", list(range(8)), True, 0), CHUNK)], set())
+        plan = self.scheduler.plan([], {"r"})
+        self.assertEqual(plan.preempted, {"r"})
+        self.keep(self.registered, self.keys(hashes)[:1])
+        self.assertEqual(self.matched(request), (CHUNK, True))
+        plan = self.scheduler.plan(
+            [(Scheduled("r", list(range(50, 58)), True, CHUNK), CHUNK)], set())
+        self.assertEqual(plan.stores[0].chunks[0].blocks, [54, 55, 56, 57])
+
+    def test_a_load_that_fails_is_tried_once_more_and_stored_anew(self):
+        hashes = prefix_hashes(12)
+        self.keep(self.registered, self.keys(hashes)[:2])
+        request = request_of("r", hashes)
+        for _ in range(2):
+            tokens, _ = self.matched(request)
+            self.assertEqual(tokens, 2 * CHUNK)
+            self.scheduler.allocated(request, Blocks(list(range(12))), tokens)
+            self.scheduler.plan([], set())
+            self.scheduler.load_failed({"r": 1})
+        self.assertEqual(self.matched(request), (0, False))
+        plan = self.scheduler.plan([(Scheduled("r", list(range(12)), True, 0), 3 * CHUNK)], set())
+        self.assertEqual([chunk.key for chunk in plan.stores[0].chunks], self.keys(hashes)[1:])
+
+    def test_what_a_queued_request_will_load_is_asked_for_ahead(self):
+        hashes = prefix_hashes(16)
+        self.keep(self.registered, self.keys(hashes))
+        # The engine has the first chunk.
+        self.scheduler.bind(types.SimpleNamespace(has=lambda block: block == hashes[3]))
+        request = request_of("r", hashes)
+        self.scheduler.on_new_request(request)
+        asked = real_node.wait(
+            lambda: self.scheduler.take_stats().get("prefetched_chunks", 0), "chunks are asked for")
+        self.assertEqual(asked, 3)
+
+    def test_without_a_daemon_nothing_is_found_and_nothing_waits(self):
+        hashes = prefix_hashes(8)
+        self.keep(self.registered, self.keys(hashes))
+        self.node.kill()
+        request = request_of("r", hashes)
+        self.scheduler.on_new_request(request)
+        real_node.wait(lambda: self.matched(request) == (0, False), "the loss is noticed")
+        self.node.start()
+
+        # It comes back by itself, and so does what it has.
+        def found():
+            again = request_of("again", hashes)
+            tokens, _ = self.matched(again)
+            self.scheduler.finished("again")
+            return tokens
+        real_node.wait(found, "the daemon is found again")
+        self.assertEqual(self.scheduler.take_stats()["connections_lost"], 1)
+
+    def test_hashes_of_another_granularity_are_not_used(self):
+        request = request_of("r", prefix_hashes(8), tokens=8 * BLOCK * 2)
+        with self.assertLogs("vllm.kvstreamd", "ERROR"):
+            self.scheduler.on_new_request(request)
+        self.assertEqual(self.scheduler.matched_tokens(request, 0), (0, False))
+        self.assertEqual(self.scheduler.plan(
+            [(Scheduled("r", list(range(16)), True, 0), 4 * CHUNK)], set()).stores, [])
+
+    def test_roles_are_kept(self):
+        hashes = prefix_hashes(8)
+        self.keep(self.registered, self.keys(hashes))
+        for loads, expected in ((False, (0, False)), (True, (2 * CHUNK - 1, True))):
+            scheduler = self.make_scheduler(loads=loads, stores=not loads)
+            request = request_of("r", hashes)
+            scheduler.on_new_request(request)
+            self.assertEqual(self.matched(request, scheduler=scheduler), expected)
+            plan = scheduler.plan([(Scheduled("r", list(range(8)), True, 0), 2 * CHUNK)], set())
+            self.assertEqual(bool(plan.stores), not loads)
+
+    def test_leases_end_with_their_requests(self):
+        hashes = prefix_hashes(8)
+        self.keep(self.registered, self.keys(hashes))
+        for number in range(3):
+            request = request_of(f"r{number}", hashes)
+            self.scheduler.on_new_request(request)
+            tokens, _ = self.matched(request)
+            if number:
+                self.scheduler.allocated(request, Blocks(list(range(8))), tokens)
+        self.assertGreater(self.client.status().sessions.leases, 0)
+        for number in range(3):
+            self.scheduler.finished(f"r{number}")
+        real_node.wait(lambda: self.client.status().sessions.leases == 0, "no lease is left")
+
