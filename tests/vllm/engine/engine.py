@@ -5,7 +5,8 @@ Everything is in this process, so that a test sees the KV's bytes. Asked for are
 
   {"generate": [[token, ...], ...], "tokens": n}    -> {"outputs": [...], "cached": [...]}
   {"forget": false}      empties the engine's own prefix cache; true: the connector's, too
-  {"kv": [token, ...]}   -> {"kv": hex digests of the blocks that the engine has of this prompt}
+  {"kv": [token, ...], "file": path} -> {"kv": hex digests of the blocks that the engine has of this
+                            prompt}, and their values in a file of numpy's, shape (blocks, values)
   {"metrics": null}      -> {"metrics": {name: value}} of the connector
   {"preemptions": null}  -> {"preemptions": how many there were}
 """
@@ -15,6 +16,8 @@ import hashlib
 import json
 import os
 import sys
+
+import numpy as np
 
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
                   VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_CPU_KVCACHE_SPACE="1",
@@ -53,9 +56,9 @@ def generate(llm, prompts, tokens):
             "cached": [each.num_cached_tokens for each in outputs]}
 
 
-def kv_digests(llm, prompt):
+def kv_of(llm, prompt, file):
     """The digest of each whole block of the prompt in the engine, all layers; stops at the first
-    that is not there."""
+    that is not there. The values go to the file, if there is one."""
     from vllm.sampling_params import SamplingParams as Parameters
     from vllm.v1.engine import EngineCoreRequest
     core = llm.llm_engine.engine_core.engine_core
@@ -68,18 +71,19 @@ def kv_digests(llm, prompt):
     fields = {name: value for name, value in fields.items()
               if name in EngineCoreRequest.__struct_fields__}
     request, _ = core.preprocess_add_request(EngineCoreRequest(**fields))
-    digests = []
+    rows = []
     for block_hash in request.block_hashes:
         found = manager.block_pool.get_cached_block(block_hash, [0])
         if not found:
             break
         number = found[0].block_id
-        digest = hashlib.sha256()
-        for layer in runner.kv_caches:
-            dim = 0 if layer.shape[0] == core.scheduler.kv_cache_config.num_blocks else 1
-            digest.update(layer.select(dim, number).contiguous().float().numpy().tobytes())
-        digests.append(digest.hexdigest())
-    return {"kv": digests}
+        blocks = core.scheduler.kv_cache_config.num_blocks
+        rows.append(np.concatenate(
+            [layer.select(0 if layer.shape[0] == blocks else 1, number).float().numpy().ravel()
+             for layer in runner.kv_caches]))
+    if file is not None:
+        np.save(file, np.stack(rows))
+    return {"kv": [hashlib.sha256(row.tobytes()).hexdigest() for row in rows]}
 
 
 def connector_metrics(llm):
@@ -95,7 +99,7 @@ def answer(llm, asked):
     if "forget" in asked:
         return {"forgot": llm.reset_prefix_cache(reset_connector=asked["forget"])}
     if "kv" in asked:
-        return kv_digests(llm, asked["kv"])
+        return kv_of(llm, asked["kv"], asked.get("file"))
     if "preemptions" in asked:
         return {"preemptions": sum(metric.value for metric in llm.get_metrics()
                                    if metric.name == "vllm:num_preemptions")}

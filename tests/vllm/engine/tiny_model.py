@@ -1,4 +1,4 @@
-"""A model of two layers with random weights, made on the spot, and prompts for it."""
+"""A small model with random weights, made on the spot, and prompts for it."""
 
 import json
 import pathlib
@@ -12,15 +12,15 @@ VOCABULARY = 512
 SEED = 7
 
 
-def make(folder, seed=SEED):
-    """Writes the model to a folder; the same one for the same seed."""
+def make(folder, seed=SEED, layers=2, hidden=128):
+    """Writes the model to a folder; the same one for the same seed and sizes."""
     folder = pathlib.Path(folder)
     if not (folder / "config.json").exists():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=8192,
-            bos_token_id=1, eos_token_id=2))
+            vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=2 * hidden,
+            num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=8192, bos_token_id=1, eos_token_id=2))
         model.to(torch.bfloat16).save_pretrained(folder)
         words = {f"w{number}": number for number in range(VOCABULARY)}
         PreTrainedTokenizerFast(
