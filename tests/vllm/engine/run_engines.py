@@ -78,6 +78,11 @@ def main():
         subprocess.run([python, *PIP, "install", "--force-reinstall", "--no-deps",
                         ROOT / "client/python"], check=True)
         print(f"vLLM {version}", flush=True)
+        paths = os.pathsep.join(map(str, (HERE, ROOT / "tests/python")))
+        status |= subprocess.run(
+            [python, "-m", "unittest", "layout_test", "worker_test"], check=False,
+            env={**os.environ, "PYTHONPATH": paths, "KVSTREAMD_PROGRAM": programs[0],
+                 "KVSTREAMCTL_PROGRAM": programs[1]}).returncode
         for test in ("upstream_test.py", "engine_test.py"):
             sources = [of_version / f"vllm-{version}.tar.gz"] * (test == "upstream_test.py")
             status |= subprocess.run([python, HERE / test, *programs, *sources],
