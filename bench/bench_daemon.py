@@ -40,12 +40,13 @@ def loop_tier(stack, folder, name, size, sparse):
 class Daemon:
     """kvstreamd on `tiers` (pairs of name and root), stopped when `stack` closes."""
 
-    def __init__(self, stack, build, folder, tiers, tier_fields="", config="", prefix=()):
+    def __init__(self, stack, build, folder, tiers, tier_fields="", config="", prefix=(),
+                 cache="NONE"):
         self.build = build
         self.socket = folder / "kvstreamd.sock"
         text = f'sockets {{ grpc: "{self.socket}" }}\nmetrics {{ listen: "" }}\n'
-        # What is measured is the tiers.
-        text += 'cache { policy: NONE }\n'
+        # What is measured is the tiers, where nothing else is said.
+        text += f'cache {{ policy: {cache} }}\n'
         text += 'logging { level: "warn" }\n' + config + "\n"
         for name, root in tiers:
             text += f'tiers {{ name: "{name}" root: "{root}" {tier_fields} }}\n'

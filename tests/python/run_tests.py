@@ -24,7 +24,7 @@ SKIPPED = 77
 # What a wheel is made of. Built in a copy: the build leaves files beside its sources.
 SOURCES = ("client/python", "proto")
 # Small, needs nothing, and is needed.
-PROBE = "setuptools>=68"
+PROBE = "setuptools>=77"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--retries", "1", "--timeout", "30")
 
 
