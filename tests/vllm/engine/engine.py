@@ -3,6 +3,7 @@ stdin, line by line, answers go out on the descriptor that --answers names.
 
 Everything is in this process, so that a test sees the KV's bytes. Asked for are:
 
+  an engine, first       -> {"up": its release}
   {"generate": [[token, ...], ...], "tokens": n}    -> {"outputs": [...], "cached": [...]}
   {"forget": false}      empties the engine's own prefix cache; true: the connector's, too
   {"kv": [token, ...], "file": path} -> {"kv": hex digests of the blocks that the engine has of this
@@ -24,6 +25,7 @@ os.environ.update(HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
                   VLLM_LOGGING_LEVEL="INFO", VLLM_NO_USAGE_STATS="1")
 
 # pylint: disable=wrong-import-position
+import vllm
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 
@@ -37,7 +39,7 @@ def make_engine(options):
             kv_role="kv_both", kv_load_failure_policy="recompute",
             kv_connector_extra_config=options["connector"])
     return LLM(options["model"], skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16",
-               block_size=options.get("block_size", 32), max_model_len=4096,
+               block_size=options.get("block_size", 32), max_model_len=1536,
                max_num_batched_tokens=options.get("batched_tokens", 512),
                max_num_seqs=options.get("sequences", 16), disable_log_stats=False,
                kv_transfer_config=transfer, num_gpu_blocks_override=options.get("blocks"),
@@ -116,7 +118,7 @@ def main():
             asked = json.loads(line)
             if llm is None:
                 llm = make_engine(asked)
-                said = {"up": True}
+                said = {"up": vllm.__version__}
             else:
                 said = answer(llm, asked)
             answers.write(json.dumps(said) + "\n")
