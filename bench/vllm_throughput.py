@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the connector costs a vLLM on the CPU when nothing hits: throughput with it over without.
 
-  bench/vllm_throughput.py KVSTREAMD KVSTREAMCTL [--rounds 12]
+  bench/vllm_throughput.py KVSTREAMD KVSTREAMCTL [--rounds 12] [--layers 8] [--hidden 512]
 
 Runs in a Python that has vllm and kvstreamd: `tests/run.sh --engines` makes it. Two engines live at
 once and take turns, so that a busy machine slows both. Every prompt is new: all is computed, and
@@ -40,8 +40,8 @@ def main():
     parser.add_argument("daemon")
     parser.add_argument("ctl")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=512)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         node = real_node.Node(arguments.daemon, arguments.ctl, folder, config="pool { mib: 512 }")
