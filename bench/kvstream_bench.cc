@@ -29,6 +29,7 @@ Commands that start daemons of their own; --help after each tells more:
 
 In virtual time, without a daemon:
   cache      hit rates of the memory's policies on a trace
+  catalog    what nodes that share a tier do to its file system's metadata
   simulation experiments on a simulated cluster; kvstream-sim, beside this program, runs one
 
 Commands that measure parts on one core, with Google Benchmark's options:
@@ -229,7 +230,8 @@ void Become(std::vector<std::string> arguments) {
   if (std::ranges::find(kScripts, command) != std::end(kScripts)) {
     arguments[0] = folder / (command + ".py");
     arguments.insert(arguments.begin(), "python3");
-  } else if (command == "router" || command == "stages" || command == "cache") {
+  } else if (command == "router" || command == "stages" || command == "cache" ||
+             command == "catalog") {
     arguments[0] = folder / ("kvstream-" + command + "-bench");
   } else {
     return;

@@ -82,13 +82,6 @@ absl::StatusOr<UniqueFd> Folder::Create(const std::string& name) const {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> Folder::OpenToWrite(const std::string& name) const {
-  calls_->Add();
-  UniqueFd fd(openat(fd_.get(), name.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd.valid()) return ErrnoStatus(errno, "open", name);
-  return fd;
-}
-
 absl::StatusOr<int64_t> Folder::ModifiedAt(const std::string& name) const {
   calls_->Add();
   struct stat file {};
@@ -119,6 +112,11 @@ absl::Status Folder::Remove(const std::string& name) const {
   if (unlinkat(fd_.get(), name.c_str(), 0) != 0 && errno != ENOENT) {
     return ErrnoStatus(errno, "remove", name);
   }
+  return absl::OkStatus();
+}
+
+absl::Status Flush(int fd, std::string_view name) {
+  if (fdatasync(fd) != 0) return ErrnoStatus(errno, "flush", name);
   return absl::OkStatus();
 }
 

@@ -31,7 +31,6 @@ class Folder {
                                    uint64_t bytes_max) const;
   // A file that nobody has made before, for writing. ALREADY_EXISTS.
   absl::StatusOr<UniqueFd> Create(const std::string& name) const;
-  absl::StatusOr<UniqueFd> OpenToWrite(const std::string& name) const;
   // In seconds, by the file system's own clock.
   absl::StatusOr<int64_t> ModifiedAt(const std::string& name) const;
   // Of those who move a file at once one succeeds; the others, NOT_FOUND.
@@ -52,5 +51,7 @@ class Folder {
 
 // All of `bytes` at `offset`.
 absl::Status WriteAt(int fd, std::string_view bytes, uint64_t offset, std::string_view name);
+// To the file system, where other machines see it.
+absl::Status Flush(int fd, std::string_view name);
 
 }  // namespace kvstream::catalog

@@ -34,7 +34,8 @@ size_t LogReader::ReadPiece(std::string_view piece, OnFrame on_frame) {
       break;
     } else {
       damaged_ += 1;
-      at += seen.bytes > 0 ? seen.bytes : store::BytesToNextFrame(rest);
+      // Its length may be what is damaged.
+      at += store::BytesToNextFrame(rest);
     }
     looks_ = 0;
   }

@@ -23,6 +23,9 @@ class LogReader {
   // Whether the log has grown by whole frames.
   absl::StatusOr<bool> ReadNew(const Folder& folder, OnFrame on_frame);
 
+  // What is before this has been read in another way.
+  void SkipTo(uint64_t offset) { offset_ = offset; }
+
   const std::string& name() const { return name_; }
   // How far it has read, bytes.
   uint64_t offset() const { return offset_; }

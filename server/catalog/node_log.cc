@@ -1,12 +1,9 @@
 #include "server/catalog/node_log.h"
 
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
 #include <charconv>
-#include <utility>
 
-#include "server/base/errno_status.h"
+#include "server/base/random.h"
 
 namespace kvstream::catalog {
 namespace {
@@ -58,52 +55,44 @@ absl::StatusOr<std::optional<LogName>> FindLog(const Folder& nodes, const store:
   return newest;
 }
 
-absl::StatusOr<NodeLog> NodeLog::Begin(const Folder* nodes, const LogName& name) {
-  auto fd = nodes->Create(ToString(name));
-  if (!fd.ok()) return fd.status();
-  NodeLog log(nodes, name, *std::move(fd));
-  if (absl::Status s = log.Append(store::EncodeCatalogHeader({name.node, name.number})); !s.ok()) {
-    return s;
-  }
-  log.bytes_then_ = log.bytes_;
-  return log;
-}
-
 absl::StatusOr<NodeLog> NodeLog::Open(const Folder* nodes, const store::NodeId& node,
                                       uint64_t after) {
   const auto newest = FindLog(*nodes, node);
   if (!newest.ok()) return newest.status();
-  if (!newest->has_value()) return Begin(nodes, {node, after + 1});
-  RemoveOlder(*nodes, **newest);
-  const std::string name = ToString(**newest);
-  const auto bytes = nodes->Read(name, 0, kLogBytesMax);
-  if (!bytes.ok()) return bytes.status();
-  const auto header = store::DecodeCatalogHeader(*bytes);
-  if (absl::IsUnimplemented(header.status())) return header.status();
-  if (!header.ok()) {
-    auto log = Begin(nodes, {node, (*newest)->number + 1});
-    if (log.ok()) (void)nodes->Remove(name);
-    return log;
+  const LogName name{node, std::max(after, newest->has_value() ? (*newest)->number : 0) + 1};
+  std::string bytes = store::EncodeCatalogHeader({name.node, name.number});
+  store::CatalogFrame frame;
+  if (newest->has_value()) {
+    const absl::Status read =
+        ReadLogFiles(*nodes, ToString(**newest), [&](const store::CatalogEntry& file) {
+          frame.Add(file);
+          if (frame.full()) bytes += frame.Take(node);
+          return true;
+        });
+    // One that is none says nothing.
+    if (!read.ok() && !absl::IsDataLoss(read)) return read;
   }
-  const size_t whole =
-      store::kCatalogHeaderBytes +
-      store::ReadLiveFiles(std::string_view(*bytes).substr(store::kCatalogHeaderBytes),
-                           [](const store::CatalogEntry&) { return false; });
-  auto fd = nodes->OpenToWrite(name);
+  bytes += frame.Take(node);
+  const std::string temporary =
+      ".tmp-" + ToString(name) + "-" + ToHex(store::NodeId{RandomBytes16()});
+  auto fd = nodes->Create(temporary);
   if (!fd.ok()) return fd.status();
-  // A frame that was being written at a crash.
-  if (whole < bytes->size() && ftruncate(fd->get(), static_cast<off_t>(whole)) != 0) {
-    return ErrnoStatus(errno, "cut", name);
+  absl::Status status = WriteAt(fd->get(), bytes, 0, temporary);
+  // Before it has its name: else a crash might leave the name with less than there was.
+  if (status.ok()) status = Flush(fd->get(), temporary);
+  if (status.ok()) status = nodes->Rename(temporary, ToString(name));
+  if (!status.ok()) {
+    (void)nodes->Remove(temporary);
+    return status;
   }
-  NodeLog log(nodes, **newest, *std::move(fd));
-  log.bytes_ = whole;
-  log.bytes_then_ = whole;
-  return log;
+  return NodeLog(nodes, name, *std::move(fd), bytes.size());
 }
 
 absl::Status NodeLog::Append(std::string_view frames) {
   // Where a part of it was written, the next one is written over that.
   if (absl::Status s = WriteAt(fd_.get(), frames, bytes_, ToString(name_)); !s.ok()) return s;
+  // Others see it only then, on a file system that keeps what is written until it is flushed.
+  if (absl::Status s = Flush(fd_.get(), ToString(name_)); !s.ok()) return s;
   bytes_ += frames.size();
   return absl::OkStatus();
 }
@@ -116,66 +105,46 @@ absl::Status NodeLog::CheckName() const {
   return there.status();
 }
 
-absl::Status NodeLog::MaybeCompact(TimeNs now) {
-  if (now >= old_goes_at_) {
-    old_goes_at_ = kNever;
-    if (absl::Status s = nodes_->Remove(old_name_); !s.ok()) return s;
+absl::Status NodeLog::Maintain(TimeNs now) {
+  if (!older_go_at_.has_value()) older_go_at_ = now + kOlderStayFor;
+  if (now >= *older_go_at_ && *older_go_at_ != kNever) {
+    if (absl::Status s = RemoveOlder(); !s.ok()) return s;
+    older_go_at_ = kNever;
   }
-  if (old_goes_at_ != kNever) return absl::OkStatus();
   if (bytes_ < kCompactBytesMin || bytes_ / 2 < bytes_then_) return absl::OkStatus();
   bytes_then_ = bytes_;  // Whatever comes of it: not again at once.
-  if (absl::Status s = Compact(); !s.ok()) return s;
-  old_goes_at_ = now + kOldStaysFor;
+  auto fresh = Open(nodes_, name_.node);
+  if (!fresh.ok()) return fresh.status();
+  *this = *std::move(fresh);
   return absl::OkStatus();
 }
 
-absl::Status NodeLog::Compact() {
-  const auto bytes = nodes_->Read(ToString(name_), 0, kLogBytesMax);
-  if (!bytes.ok()) return bytes.status();
-  const LogName next{name_.node, name_.number + 1};
-  std::string compact = store::EncodeCatalogHeader({next.node, next.number});
-  store::CatalogFrame frame;
-  store::ReadLiveFiles(std::string_view(*bytes).substr(store::kCatalogHeaderBytes),
-                       [&](const store::CatalogEntry& file) {
-                         frame.Add(file);
-                         if (frame.full()) compact += frame.Take(name_.node);
-                         return true;
-                       });
-  compact += frame.Take(name_.node);
-  const std::string temporary = ".tmp-" + ToString(next);
-  (void)nodes_->Remove(temporary);  // Of a crash.
-  auto fd = nodes_->Create(temporary);
-  if (!fd.ok()) return fd.status();
-  absl::Status status = WriteAt(fd->get(), compact, 0, temporary);
-  if (status.ok()) status = nodes_->Rename(temporary, ToString(next));
-  if (!status.ok()) {
-    (void)nodes_->Remove(temporary);
-    return status;
-  }
-  old_name_ = ToString(std::exchange(name_, next));
-  fd_ = *std::move(fd);
-  bytes_ = bytes_then_ = compact.size();
-  return absl::OkStatus();
-}
-
-void NodeLog::RemoveOlder(const Folder& nodes, const LogName& name) {
-  const auto names = nodes.List();
-  if (!names.ok()) return;
+absl::Status NodeLog::RemoveOlder() const {
+  const auto names = nodes_->List();
+  if (!names.ok()) return names.status();
   for (const std::string& other : *names) {
     const std::optional<LogName> parsed = ParseLogName(other);
     const bool older =
-        parsed.has_value() && parsed->node == name.node && parsed->number < name.number;
-    if (older) (void)nodes.Remove(other);
+        parsed.has_value() && parsed->node == name_.node && parsed->number < name_.number;
+    if (!older) continue;
+    if (absl::Status s = nodes_->Remove(other); !s.ok()) return s;
   }
+  return absl::OkStatus();
 }
 
 absl::Status ReadLogFiles(const Folder& nodes, const std::string& name,
-                          absl::FunctionRef<bool(const store::CatalogEntry& file)> visit) {
+                          absl::FunctionRef<bool(const store::CatalogEntry& file)> visit,
+                          uint64_t* end) {
   const auto bytes = nodes.Read(name, 0, kLogBytesMax);
   if (!bytes.ok()) return bytes.status();
+  if (bytes->size() == kLogBytesMax) {
+    return absl::ResourceExhaustedError(name + " is too long to be read");
+  }
   const auto header = store::DecodeCatalogHeader(*bytes);
   if (!header.ok()) return header.status();
-  store::ReadLiveFiles(std::string_view(*bytes).substr(store::kCatalogHeaderBytes), visit);
+  const uint64_t whole =
+      store::ReadLiveFiles(std::string_view(*bytes).substr(store::kCatalogHeaderBytes), visit);
+  if (end != nullptr) *end = store::kCatalogHeaderBytes + whole;
   return absl::OkStatus();
 }
 

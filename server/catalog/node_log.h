@@ -1,9 +1,11 @@
 // The log in which a node says what it publishes on a shared tier, and what it gives up there:
-// v1/catalog/nodes/<node>.<number>.log, appended to by that node alone. It is written anew, under
-// the next number, without what is gone, once that is worth it; a restart goes on with it, and
-// learns from it what the node has published.
+// v1/catalog/nodes/<node>.<number>.log, appended to by that node alone. Each start, and each time
+// that it has become much longer than what it says, writes it anew under a number that nobody has
+// had, without what is gone: so no two writers ever share a file. The log before stays for a
+// minute, for those who follow it to read its rest.
 //
-// Thread rule: one thread. Errors: as Folder. Ownership: borrows the folder.
+// Thread rule: one thread. Errors: as Folder; RESOURCE_EXHAUSTED for a log that is too long to be
+// read. Ownership: borrows the folder.
 #pragma once
 
 #include <cstdint>
@@ -37,18 +39,16 @@ absl::StatusOr<std::optional<LogName>> FindLog(const Folder& nodes, const store:
 
 class NodeLog {
  public:
-  // Goes on behind what is whole of the newest log, or begins one, numbered from `after` on: who
-  // follows the one before must not take it for that. UNIMPLEMENTED: the newest is of a version
-  // that this build does not know.
+  // Begins a log with what the node's newest says is there, numbered behind that and behind
+  // `after`. Takes twice its length in memory. UNIMPLEMENTED: the newest is of a version that this
+  // build does not know.
   static absl::StatusOr<NodeLog> Open(const Folder* nodes, const store::NodeId& node,
                                       uint64_t after = 0);
 
-  // All of it or, after an error, nothing that a reader takes for whole.
+  // All of it, flushed, or, after an error, nothing that a reader takes for whole.
   absl::Status Append(std::string_view frames);
-  // Where it may have become much longer than what it says. Takes twice its length in memory. The
-  // log before stays for a while: who follows it has the rest of it to read.
-  absl::Status MaybeCompact(TimeNs now);
-
+  // Removes those before, in their time, and writes it anew where that may be worth it.
+  absl::Status Maintain(TimeNs now);
   // ABORTED: somebody has taken it, and what is appended is read by nobody.
   absl::Status CheckName() const;
 
@@ -58,29 +58,27 @@ class NodeLog {
  private:
   // Below this it is not worth it.
   static constexpr uint64_t kCompactBytesMin = kMiB;
-  static constexpr TimeNs kOldStaysFor = 60 * kSecond;
+  static constexpr TimeNs kOlderStayFor = 60 * kSecond;
 
-  NodeLog(const Folder* nodes, LogName name, UniqueFd fd)
-      : nodes_(nodes), name_(name), fd_(std::move(fd)) {}
-  static absl::StatusOr<NodeLog> Begin(const Folder* nodes, const LogName& name);
-  absl::Status Compact();
-  static void RemoveOlder(const Folder& nodes, const LogName& name);
+  NodeLog(const Folder* nodes, LogName name, UniqueFd fd, uint64_t bytes)
+      : nodes_(nodes), name_(name), fd_(std::move(fd)), bytes_(bytes), bytes_then_(bytes) {}
+  absl::Status RemoveOlder() const;
 
   const Folder* nodes_;
   LogName name_;
   UniqueFd fd_;
-  uint64_t bytes_ = 0;
-  // When it was written anew, or opened.
-  uint64_t bytes_then_ = 0;
-  // The log before this one, until its time is over.
-  std::string old_name_;
-  TimeNs old_goes_at_ = kNever;
+  uint64_t bytes_;
+  uint64_t bytes_then_;  // When it was begun.
+  // Nothing: not known yet; kNever: they are gone.
+  std::optional<TimeNs> older_go_at_;
 };
 
-// The files that a log says are there, in the order in which they came; false ends it. Takes twice
+// The files that a log says are there, in the order in which they came; false ends it. `end`: where
+// its last whole frame ends. Takes twice
 // the log's length in memory. Errors: those of DecodeCatalogHeader, too.
 absl::Status ReadLogFiles(const Folder& nodes, const std::string& name,
-                          absl::FunctionRef<bool(const store::CatalogEntry& file)> visit);
+                          absl::FunctionRef<bool(const store::CatalogEntry& file)> visit,
+                          uint64_t* end = nullptr);
 // The same of the node's newest log. OK where there is none.
 absl::Status ReadNodeFiles(const Folder& nodes, const store::NodeId& node,
                            absl::FunctionRef<bool(const store::CatalogEntry& file)> visit);

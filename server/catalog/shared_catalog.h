@@ -18,8 +18,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/types.h"
@@ -31,6 +31,20 @@
 #include "server/store/catalog_log.h"
 
 namespace kvstream::catalog {
+
+// Hears what other nodes say; called in Hear and Adopt.
+class CatalogListener {
+ public:
+  virtual ~CatalogListener() = default;
+  // All that is there is told from now on, with what was told before: of what is not, by
+  // OnAllTold, nobody says any more that it is there.
+  virtual void OnTellingAll() = 0;
+  virtual void OnAllTold() = 0;
+  // Valid in the call.
+  virtual void OnEntry(const store::CatalogEntry& entry) = 0;
+  // A file of a node that is gone, which is this node's from now on.
+  virtual void OnAdopted(const store::CatalogEntry& file) = 0;
+};
 
 class SharedCatalog {
  public:
@@ -44,11 +58,9 @@ class SharedCatalog {
   // and then. ABORTED: another node has taken this one's files meanwhile. It is to be opened anew.
   absl::Status Say(std::string_view frames, TimeNs now);
   // Hears what the others have said since the last time, and merges where this node leads.
-  using OnEntry = absl::FunctionRef<void(const store::CatalogEntry& entry)>;
-  absl::Status Hear(TimeNs now, OnEntry on_entry);
-  // Files of nodes that are gone, which are this node's from now on, and which it has said to be;
-  // now and then, where it leads.
-  absl::Status Adopt(TimeNs now, OnEntry on_file);
+  absl::Status Hear(TimeNs now, CatalogListener* listener);
+  // Takes over the files of nodes that are gone, and says so; now and then, where this node leads.
+  absl::Status Adopt(TimeNs now, CatalogListener* listener);
 
  private:
   // Below this a merged log is not written anew.
@@ -61,16 +73,25 @@ class SharedCatalog {
   SharedCatalog(Folder nodes, Folder merged, const store::NodeId& node, const CatalogTimes& times,
                 CatalogStats* stats);
 
-  absl::Status Follow(TimeNs now, OnEntry on_entry);
+  absl::Status Follow(TimeNs now, CatalogListener* listener);
   // Tries to make the next merged log.
-  absl::Status Lead(TimeNs now);
-  absl::Status Merge(TimeNs now, OnEntry on_entry);
-  // What is new in a node's log; what is not in the merged log yet stays in `frames`.
-  absl::Status Copy(LogReader& log, std::string* frames, TimeNs now, OnEntry on_entry);
+  absl::Status Lead(TimeNs now, CatalogListener* listener);
+  absl::Status Merge(TimeNs now, CatalogListener* listener);
+  // What a node has said since the last time, in all of its logs; what is not in the merged log yet
+  // stays in `frames`.
+  absl::Status CopyNode(const std::vector<LogName>& logs, std::string* frames, TimeNs now,
+                        CatalogListener* listener);
+  absl::Status CopyNew(LogReader& log, std::string* frames, TimeNs now, CatalogListener* listener);
+  // What a node's log says is there, without what is gone: so the order in which the logs of
+  // several nodes are read for the first time matters to nobody.
+  absl::Status CopyFiles(LogReader& log, std::string* frames, TimeNs now,
+                         CatalogListener* listener);
   absl::Status AppendMerged(std::string_view frames, TimeNs now);
   // The number of the newest merged log; 0: there is none.
   absl::StatusOr<uint64_t> NewestMerged() const;
-  void OnFrame(const store::NodeId& node, std::string_view frame, OnEntry on_entry) const;
+  // `is_old`: it was said before anybody listened.
+  void OnFrame(const store::NodeId& node, std::string_view frame, bool is_old,
+               CatalogListener* listener) const;
   // Older ones say nothing that the one of this node does not.
   void RemoveOlderMerged();
   void StopLeading();
@@ -87,15 +108,19 @@ class SharedCatalog {
   // Of the merged log that is followed, or led.
   uint64_t number_ = 0;
   std::unique_ptr<LogReader> followed_;
+  // What there was when it was begun has been read, or copied.
+  bool all_told_ = false;
   TimeNs grew_at_ = 0;
 
   bool leads_ = false;
   bool cleaned_ = false;  // Merged logs before this one are gone.
+  bool missed_ = false;   // A log of a node was gone before it was read.
   TimeNs led_at_ = 0;
   UniqueFd merged_fd_;
   uint64_t merged_bytes_ = 0;
+  bool append_failed_ = false;
   TimeNs merged_at_ = 0;
-  // By node: its newest log.
+  // By node: the last of its logs that was read.
   std::map<store::NodeId, LogReader> logs_;
 };
 

@@ -30,6 +30,9 @@ struct HintsHeard {
   bool disowned = false;
   // Files of a node that is gone, which are this one's from now on.
   std::vector<FoundFile> adopted;
+  // All that is there is told from here on; or was told up to here, and what was not is gone.
+  bool telling_all = false;
+  bool all_told = false;
   std::vector<FoundFile> files;
   std::vector<KeyDigest> gone;
   // Siblings of chunks that others have used.

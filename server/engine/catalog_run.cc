@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "server/base/clock.h"
@@ -71,11 +73,8 @@ absl::Status CatalogRun::Look() {
     catalog_ = nullptr;
     return said;
   }
-  absl::Status heard =
-      catalog_->Hear(Now(), [this](const store::CatalogEntry& entry) { Hear(entry); });
-  if (heard.ok() && said.ok()) {
-    heard = catalog_->Adopt(Now(), [this](const store::CatalogEntry& file) { Adopt(file); });
-  }
+  absl::Status heard = catalog_->Hear(Now(), this);
+  if (heard.ok() && said.ok()) heard = catalog_->Adopt(Now(), this);
   Deliver();
   return said.ok() ? heard : said;
 }
@@ -83,25 +82,42 @@ absl::Status CatalogRun::Look() {
 absl::Status CatalogRun::SayAll() {
   while (true) {
     if (unsaid_bytes_.empty()) {
-      MutexLock lock(&mu_);
-      if (!unsaid_.empty()) {
-        unsaid_bytes_ = unsaid_.front().Take(node_);
-        unsaid_.pop_front();
+      std::optional<store::CatalogFrame> frame;
+      {
+        MutexLock lock(&mu_);
+        if (!unsaid_.empty()) {
+          frame = std::move(unsaid_.front());
+          unsaid_.pop_front();
+        }
       }
+      if (frame.has_value()) unsaid_bytes_ = frame->Take(node_);
     }
     if (absl::Status said = catalog_->Say(unsaid_bytes_, Now()); !said.ok()) return said;
     if (std::exchange(unsaid_bytes_, {}).empty()) return absl::OkStatus();
   }
 }
 
-void CatalogRun::Hear(const store::CatalogEntry& entry) {
+void CatalogRun::OnTellingAll() {
+  Deliver();
+  heard_.telling_all = true;
+}
+
+void CatalogRun::OnAllTold() {
+  heard_.all_told = true;
+  Deliver();
+}
+
+void CatalogRun::OnEntry(const store::CatalogEntry& entry) {
   switch (entry.what) {
     case store::CatalogEntry::What::kFile:
       heard_.files.push_back(FoundFileOf(entry));
       break;
     case store::CatalogEntry::What::kGone:
-      // It is told apart from a file of the same name that comes later, or went before.
-      if (!heard_.files.empty()) Deliver();
+      // In one event what is gone goes before what is there.
+      if (std::ranges::any_of(heard_.files,
+                              [&](const FoundFile& file) { return file.key == entry.chunk.key; })) {
+        Deliver();
+      }
       heard_.gone.push_back(entry.chunk.key);
       break;
     case store::CatalogEntry::What::kUsed:
@@ -111,7 +127,7 @@ void CatalogRun::Hear(const store::CatalogEntry& entry) {
   if (heard_.files.size() + heard_.gone.size() + heard_.used.size() >= kHintsAtOnce) Deliver();
 }
 
-void CatalogRun::Adopt(const store::CatalogEntry& file) {
+void CatalogRun::OnAdopted(const store::CatalogEntry& file) {
   heard_.adopted.push_back(FoundFileOf(file));
   if (heard_.adopted.size() >= kHintsAtOnce) Deliver();
 }
@@ -119,7 +135,7 @@ void CatalogRun::Adopt(const store::CatalogEntry& file) {
 void CatalogRun::Deliver() {
   HintsHeard heard = std::exchange(heard_, {});
   if (heard.files.empty() && heard.gone.empty() && heard.used.empty() && heard.adopted.empty() &&
-      !heard.disowned) {
+      !heard.disowned && !heard.telling_all && !heard.all_told) {
     return;
   }
   heard.tier = plan_.tier;

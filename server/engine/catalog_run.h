@@ -28,7 +28,8 @@
 
 namespace kvstream::engine {
 
-class CatalogRun : public std::enable_shared_from_this<CatalogRun> {
+class CatalogRun final : public std::enable_shared_from_this<CatalogRun>,
+                         private catalog::CatalogListener {
  public:
   struct Plan {
     TierId tier;
@@ -70,8 +71,10 @@ class CatalogRun : public std::enable_shared_from_this<CatalogRun> {
   absl::Status Open();
   absl::Status Look();
   absl::Status SayAll();
-  void Hear(const store::CatalogEntry& entry);
-  void Adopt(const store::CatalogEntry& file);
+  void OnTellingAll() override;
+  void OnAllTold() override;
+  void OnEntry(const store::CatalogEntry& entry) override;
+  void OnAdopted(const store::CatalogEntry& file) override;
   // Waits while too much is not taken; what is heard after Cancel is dropped.
   void Deliver();
 

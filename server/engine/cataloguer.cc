@@ -44,16 +44,21 @@ void Cataloguer::Tick(TimeNs now) {
     // Whether another node has taken over what this one had is told once that is known.
     const bool begins = keep.run != nullptr && !keep.began_at.has_value();
     if (begins && !parts_.restorer->Restoring(TierId{t})) StartThread(TierId{t}, now);
+    if (keep.forget_at.has_value()) ForgetUntold(TierId{t});
     if (keep.frame.empty()) continue;
     if (keep.say_at == kNever) keep.say_at = now + options_->every / 4;
-    if (now >= keep.say_at) Say(TierId{t});
+    if (now < keep.say_at) continue;
+    // While others wait it waits for being full.
+    keep.say_at = kNever;
+    if (keep.run == nullptr || keep.run->unsaid() == 0) Say(TierId{t});
   }
 }
 
 TimeNs Cataloguer::NextDeadline() const {
   TimeNs next = kNever;
   for (const Keep& keep : keeps_) {
-    if (keep.hints_max > 0) next = std::min(next, keep.mount.has_value() ? keep.say_at : 0);
+    const bool at_once = !keep.mount.has_value() || keep.forget_at.has_value();
+    if (keep.hints_max > 0) next = std::min(next, at_once ? 0 : keep.say_at);
   }
   return next;
 }
@@ -64,8 +69,12 @@ void Cataloguer::Begin(TierId tier) {
   tier::TierRoot root = opened.Root();
   // Of yet another one: the next turn knows it.
   if (root.mount != parts_.evictor->MountOf(tier)) return;
-  if (keep.run != nullptr) keep.run->Cancel();  // Of the file system before.
+  // What was published on the file system before is said there, if anywhere.
+  if (!keep.frame.empty()) Say(tier);
+  if (keep.run != nullptr) keep.run->Cancel();
   keep.run = nullptr;
+  keep.told.reset();
+  keep.forget_at.reset();
   keep.mount = root.mount;
   Restorer::Home home = parts_.restorer->HomeOf(tier);
   const char* cause = nullptr;
@@ -137,7 +146,7 @@ void Cataloguer::OnUsed(const KeyDigest& key, TimeNs now) {
     store::CatalogEntry entry{What::kUsed, {}, {}};
     entry.chunk.siblings = parts_.index->PlaceOf(key).first;
     if (uses_.size() >= kUsesMax) uses_.clear();
-    const auto [said, is_new] = uses_.try_emplace(entry.chunk.siblings, now);
+    const auto [said, is_new] = uses_.try_emplace({TierId{t}, entry.chunk.siblings}, now);
     if (!is_new && now < said->second + options_->use_every) continue;
     said->second = now;
     Add(TierId{t}, entry);
@@ -159,25 +168,51 @@ void Cataloguer::Own(const FoundFile& file, TierId tier, TimeNs now) {
   if (parts_.index->AddFound(own, tier, now)) parts_.stats->tiers[tier.value].files_adopted.Add();
 }
 
+void Cataloguer::TakeHint(const FoundFile& file, TierId tier) {
+  Keep& keep = keeps_[tier.value];
+  TierEngineStats& stats = parts_.stats->tiers[tier.value];
+  if (keep.told.has_value()) keep.told->insert(file.key);
+  if (parts_.index->OnTiers(file.key, TierSet::Of(tier))) return;
+  if (parts_.index->tier_usage(tier).hints >= keep.hints_max) {
+    stats.hints_refused.Add();
+    return;
+  }
+  const bool is_new = parts_.index->AddHint(
+      {file.key, file.siblings, file.name_space, file.shape, file.content, file.checksums},
+      file.before, tier);
+  if (is_new) stats.hints_heard.Add();
+}
+
+void Cataloguer::ForgetUntold(TierId tier) {
+  Keep& keep = keeps_[tier.value];
+  std::vector<KeyDigest> untold;
+  const bool more =
+      parts_.index->WalkHints(tier, kForgetAtOnce, &*keep.forget_at, [&](const KeyDigest& key) {
+        if (!keep.told->contains(key)) untold.push_back(key);
+      });
+  for (const KeyDigest& key : untold) parts_.index->RemoveHint(key, tier);
+  if (more) return;
+  keep.forget_at.reset();
+  keep.told.reset();
+}
+
 void Cataloguer::OnHeard(const HintsHeard& event, TimeNs now) {
-  const Keep& keep = keeps_[event.tier.value];
-  TierEngineStats& stats = parts_.stats->tiers[event.tier.value];
+  Keep& keep = keeps_[event.tier.value];
   if (keep.mount == event.mount) {
     if (event.disowned) Disown(event.tier);
     for (const FoundFile& file : event.adopted) Own(file, event.tier, now);
-    // A file that is said to be gone may have been stored again since, which costs a miss.
-    for (const KeyDigest& key : event.gone) parts_.index->RemoveHint(key, event.tier);
-    for (const FoundFile& file : event.files) {
-      if (parts_.index->tier_usage(event.tier).hints >= keep.hints_max) {
-        stats.hints_refused.Add();
-        continue;
-      }
-      const bool is_new = parts_.index->AddHint(
-          {file.key, file.siblings, file.name_space, file.shape, file.content, file.checksums},
-          file.before, event.tier);
-      if (is_new) stats.hints_heard.Add();
+    if (event.telling_all) {
+      keep.told.emplace();
+      keep.forget_at.reset();
     }
+    // A file that is said to be gone may have been stored again since, which costs a miss.
+    for (const KeyDigest& key : event.gone) {
+      parts_.index->RemoveHint(key, event.tier);
+      if (keep.told.has_value()) keep.told->erase(key);
+    }
+    for (const FoundFile& file : event.files) TakeHint(file, event.tier);
     for (const SiblingsId siblings : event.used) parts_.index->Touch(siblings, now);
+    if (event.all_told && keep.told.has_value()) keep.forget_at = 0;
   }
   event.run->Taken();
 }

@@ -10,9 +10,11 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "server/base/quiet_period.h"
 #include "server/base/types.h"
 #include "server/catalog/stats.h"
@@ -49,7 +51,8 @@ class Cataloguer final : public NameListener {
 
   void OnPublished(TierId tier, const store::ChunkFacts& chunk) override;
   void OnGone(TierId tier, const KeyDigest& key) override;
-  // The chunk, and all before it in its prefix, were used here.
+  // The chunk, of which a tier has another node's file, and all before it in its prefix were used
+  // here.
   void OnUsed(const KeyDigest& key, TimeNs now);
   void OnHeard(const HintsHeard& event, TimeNs now);
 
@@ -62,10 +65,12 @@ class Cataloguer final : public NameListener {
   void Stop(TimeNs deadline);
 
  private:
-  // Frames that wait for a file system that does not answer: 16 MiB. More is not said.
+  // Full frames that wait for a file system that does not answer: 16 MiB. More is not said.
   static constexpr size_t kUnsaidMax = 64;
   // Chunks of others whose use was told lately.
   static constexpr size_t kUsesMax = 65536;
+  // Of the index, in a turn.
+  static constexpr size_t kForgetAtOnce = 8192;
   // A look that takes longer hangs.
   static constexpr TimeNs kLookMax = 30 * kSecond;
 
@@ -78,6 +83,9 @@ class Cataloguer final : public NameListener {
     // Of all its runs, which may hang for longer than this lives.
     std::shared_ptr<catalog::CatalogStats> counts = std::make_shared<catalog::CatalogStats>();
     std::optional<TimeNs> began_at;  // Its thread.
+    // While all that is there is told, and what was not is looked for: what was told.
+    std::optional<absl::flat_hash_set<KeyDigest>> told;
+    std::optional<uint32_t> forget_at;  // Of the index's walk.
     store::CatalogFrame frame;
     TimeNs say_at = kNever;  // What is in the frame.
     QuietPeriod unsaid_quiet;
@@ -91,6 +99,9 @@ class Cataloguer final : public NameListener {
   void StartThread(TierId tier, TimeNs now);
   void GoWithout(TierId tier, const char* cause);
   void Disown(TierId tier);
+  // Hints of which nobody says any more that they are there.
+  void ForgetUntold(TierId tier);
+  void TakeHint(const FoundFile& file, TierId tier);
   void Own(const FoundFile& file, TierId tier, TimeNs now);
   void Add(TierId tier, const store::CatalogEntry& entry);
   void Say(TierId tier);
@@ -100,7 +111,7 @@ class Cataloguer final : public NameListener {
   const Parts parts_;
   const std::optional<CatalogOptions> options_;
   std::deque<Keep> keeps_;  // By TierId.
-  absl::flat_hash_map<SiblingsId, TimeNs> uses_;
+  absl::flat_hash_map<std::pair<TierId, SiblingsId>, TimeNs> uses_;
   TimeNs now_ = 0;  // Of the last turn.
 };
 

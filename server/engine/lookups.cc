@@ -62,6 +62,7 @@ void Lookups::Examine(Running& running, size_t key) {
   result.leading_run += 1;
   for (uint32_t m = 0; m < lookup.members; ++m) {
     const auto entry = parts_.index->Find(digests[m]);
+    if (!entry->hints.empty()) running.last_hint = digests[m];
     for (const store::ContentCopy& copy : entry->copies) {
       result.staged += copy.staged ? 1 : 0;
       for (uint32_t t = 0; t < parts_.tiers; ++t) {
@@ -78,7 +79,9 @@ void Lookups::Finish(Running& running, TimeNs now) {
   if (const uint32_t run = running.result.leading_run; run > 0) {
     const size_t last = (run - 1) * size_t{running.lookup.members};
     parts_.index->Touch(running.lookup.digests[last], now, running.learned);
-    if (cataloguer_ != nullptr) cataloguer_->OnUsed(running.lookup.digests[last], now);
+    if (cataloguer_ != nullptr && running.last_hint.has_value()) {
+      cataloguer_->OnUsed(*running.last_hint, now);
+    }
   }
   stats.lookup_us.Observe(static_cast<uint64_t>((now - running.began) / kMicrosecond));
   if (running.lookup.lease_for > 0) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -54,8 +55,9 @@ class Lookups {
     LookupResult result;
     size_t next = 0;  // The next key.
     bool run_broken = false;
-    bool learned = false;          // Which chunks come after which.
-    std::vector<KeyDigest> found;  // For the lease.
+    std::optional<KeyDigest> last_hint;  // Of the run.
+    bool learned = false;                // Which chunks come after which.
+    std::vector<KeyDigest> found;        // For the lease.
     TimeNs began = 0;
   };
 

@@ -123,14 +123,13 @@ void RestoreRun::ReadSnapshot() {
     named_.insert(own.chunk.key);
     return true;
   });
-  // The younger first.
-  if (plan_.catalog && !ReadCatalog()) return;
   reader->ForEach([&](const store::OwnFile& own) {
     files.push_back(FoundFileOf(own, age));
     more = files.size() < kFilesAtOnce || Deliver(std::exchange(files, {}));
     return more;
   });
   if (!more || !Deliver(std::move(files))) return;
+  if (plan_.catalog && !ReadCatalog()) return;
   spdlog::info("index snapshot read: tier={} files={} bytes={} age_s={} ms={}", plan_.name,
                reader->files(), reader->file_bytes(), age, (Now() - began) / kMillisecond);
 }
@@ -154,6 +153,7 @@ bool RestoreRun::ReadCatalog() {
   }
   if (!Listened()) return false;
   if (!status.ok()) {
+    Count(&TierEngineStats::snapshots_unusable, 1);
     spdlog::warn("this node's log in the catalog is not used: tier={} cause={}", plan_.name,
                  std::string(status.message()));
   } else if (!files.empty()) {

@@ -1,7 +1,7 @@
 // Finds the files that were on a tier before this start: first those that the index snapshot names,
 // without a look at them, then all that a walk meets and the snapshot does not name, by their
 // headers. On the way the walk removes temporary files of daemons that are gone. On a shared tier,
-// which is not walked, this node's own log in the catalog says what is younger than the snapshot.
+// which is not walked, this node's own log in the catalog says what the snapshot does not name.
 //
 // Thread rule: Run on a thread of its own, which may hang with the file system; all else from any
 // thread, never blocking on files. Held by shared_ptr: whoever lets go of one that hangs leaves it
@@ -68,8 +68,8 @@ class RestoreRun : public std::enable_shared_from_this<RestoreRun> {
   static constexpr size_t kReaders = 4;
 
   void ReadSnapshot();
-  // What this node has published since the snapshot, as it has told the others. False: the run
-  // ends.
+  // What this node has told the others that it has, and the snapshot does not name: older than what
+  // that names, since it may be gone. False: the run ends.
   bool ReadCatalog();
   void Walk();
   // False: the run ends.

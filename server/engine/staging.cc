@@ -287,7 +287,11 @@ void Staging::Retain(const KeyDigest& key, const ChunkShape& shape, const Conten
                      const std::vector<uint64_t>& checksums, std::vector<sched::Slot> slots) {
   // What it was read from may be gone by now, and with it what its namespace is.
   const auto entry = parts_.index->Find(key);
-  if (!entry.has_value() || by_key_.contains(key)) {
+  const bool known = entry.has_value() && entry->shape == shape &&
+                     std::ranges::any_of(entry->copies, [&](const store::ContentCopy& copy) {
+                       return copy.content == content;
+                     });
+  if (!known || by_key_.contains(key)) {
     for (const sched::Slot& slot : slots) parts_.slots->Free(slot);
     return;
   }

@@ -86,12 +86,12 @@ StoreOps::Admission StoreOps::AdmitChunk(OperationId id, Operation& operation, T
   const uint32_t index = operation.next;
   const Chunk& chunk = operation.chunks[index];
   // What only a tier out of service holds is stored anew: it is a miss for who reads it. So is what
-  // only the cache has, which may let it go.
+  // only the cache has, which may let it go, and what only another node has told of.
   const StagedChunk* const staged = parts_.staging->Find(chunk.key);
   const ChunkShape shape{chunk.bytes, operation.name_space->spec.segment_bytes};
   parts_.index->WithdrawOthers(chunk.key, operation.name_space->id, shape);
   const bool kept = (staged != nullptr && !staged->retained) ||
-                    parts_.index->OnTiers(chunk.key, parts_.router->InService());
+                    parts_.index->OwnOnTiers(chunk.key, parts_.router->InService());
   if (kept || arriving_by_key_.contains(chunk.key)) {
     Existing(id, operation, index);
     return Admission::kDone;

@@ -23,7 +23,6 @@ constexpr std::string_view kFrameMagic = "KVSF";
 constexpr size_t kFrameBodyBytesAt = 4;
 constexpr size_t kFrameChecksumAt = 8;
 constexpr size_t kFrameNodeAt = 16;
-constexpr size_t kFrameHeaderBytes = 32;
 // What an entry begins with, and its bytes behind that.
 constexpr char kKindEntry = 0;
 constexpr char kFileEntry = 1;
@@ -216,8 +215,6 @@ FrameSeen CheckFrame(std::string_view log) {
   seen.state = FrameState::kDamaged;
   if (!log.starts_with(kFrameMagic) || bytes > kFrameBytesMax) return seen;
   if (log.size() < bytes) return {};
-  seen.bytes = bytes;
-  seen.node = LoadDigest<NodeTag>(BytesAt(log, kFrameNodeAt));
   std::string frame(log.substr(0, bytes));
   auto* const at = reinterpret_cast<std::byte*>(frame.data());
   const auto checksum = LoadLe<uint64_t>(at + kFrameChecksumAt);
@@ -225,7 +222,9 @@ FrameSeen CheckFrame(std::string_view log) {
   const bool whole =
       ChecksumOf(frame) == checksum && BodyReader(std::string_view(frame).substr(kFrameHeaderBytes))
                                            .ForEach([](const CatalogEntry&) {});
-  if (whole) seen.state = FrameState::kWhole;
+  if (whole) {
+    seen = {FrameState::kWhole, LoadDigest<NodeTag>(BytesAt(log, kFrameNodeAt)), bytes};
+  }
   return seen;
 }
 
@@ -247,13 +246,14 @@ size_t ReadLiveFiles(std::string_view log,
   size_t whole = 0;
   for (size_t at = 0; at < log.size();) {
     const FrameSeen seen = CheckFrame(log.substr(at));
-    if (seen.state == FrameState::kUnfinished) break;
-    const size_t bytes = seen.bytes > 0 ? seen.bytes : BytesToNextFrame(log.substr(at));
     if (seen.state == FrameState::kWhole) {
-      frames.push_back(log.substr(at, bytes));
-      whole = at + bytes;
+      frames.push_back(log.substr(at, seen.bytes));
+      whole = at + seen.bytes;
+      at = whole;
+    } else {
+      // What looks unfinished may have a damaged length, and others behind it.
+      at += BytesToNextFrame(log.substr(at));
     }
-    at += bytes;
   }
   // By the number of the entry that counts of each key.
   absl::flat_hash_map<KeyDigest, uint64_t> live;

@@ -70,6 +70,8 @@ class CatalogFrame {
 };
 
 inline constexpr size_t kFrameBytesMax = 512 * kKiB;
+// A frame of nothing has no more.
+inline constexpr size_t kFrameHeaderBytes = 32;
 
 enum class FrameState : uint8_t {
   kWhole,
@@ -80,12 +82,12 @@ enum class FrameState : uint8_t {
 struct FrameSeen {
   FrameState state = FrameState::kUnfinished;
   NodeId node;
-  // Of a whole one, and of a damaged one where that can be told: what follows begins behind it.
+  // Of a whole one.
   size_t bytes = 0;
 };
 // What the log has here.
 FrameSeen CheckFrame(std::string_view log);
-// How far to go to what may be the next frame, behind one that is damaged and does not say.
+// How far to go to what may be the next frame, behind one that is damaged.
 size_t BytesToNextFrame(std::string_view log);
 // REQUIRES: a whole frame. What is visited is valid in the call.
 void ForEachEntry(std::string_view frame, absl::FunctionRef<void(const CatalogEntry& entry)> visit);

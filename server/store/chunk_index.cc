@@ -36,11 +36,12 @@ std::optional<IndexEntry> ChunkIndex::Find(const KeyDigest& key) const {
   const Number first = First(key);
   if (first == kNone) return std::nullopt;
   const Kind& kind = kinds_[records_[first].kind];
-  IndexEntry entry{kind.name_space, kind.shape, {}, records_[first].leases};
+  IndexEntry entry{kind.name_space, kind.shape, {}, records_[first].leases, {}};
   for (Number number = first; number != kNone; number = records_[number].next) {
     const Record& record = records_[number];
     entry.copies.push_back(
         {record.content, TierSet::FromBits(record.tiers), record.staged, ChecksumsOf(number)});
+    entry.hints = entry.hints | TierSet::FromBits(record.tiers & ~record.own);
   }
   if (entry.copies.size() > 1) {
     std::ranges::stable_sort(entry.copies, [](const ContentCopy& a, const ContentCopy& b) {
@@ -62,6 +63,13 @@ bool ChunkIndex::ReadableFrom(const KeyDigest& key, TierSet in_service) const {
 bool ChunkIndex::OnTiers(const KeyDigest& key, TierSet tiers) const {
   for (Number number = First(key); number != kNone; number = records_[number].next) {
     if ((records_[number].tiers & tiers.bits()) != 0) return true;
+  }
+  return false;
+}
+
+bool ChunkIndex::OwnOnTiers(const KeyDigest& key, TierSet tiers) const {
+  for (Number number = First(key); number != kNone; number = records_[number].next) {
+    if ((records_[number].own & tiers.bits()) != 0) return true;
   }
   return false;
 }

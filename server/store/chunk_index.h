@@ -46,6 +46,8 @@ struct IndexEntry {
   // Never empty. Staged copies first, then by number of tiers.
   absl::InlinedVector<ContentCopy, 1> copies;
   uint32_t leases = 0;
+  // Tiers whose file of it is another node's.
+  TierSet hints;
 };
 
 // A copy that there is.
@@ -85,8 +87,10 @@ class ChunkIndex {
   std::optional<IndexEntry> Find(const KeyDigest& key) const;
   // Whether a copy is staged, or on one of these tiers. False when unknown.
   bool ReadableFrom(const KeyDigest& key, TierSet in_service) const;
-  // Whether one of these tiers has a file of it.
+  // Whether one of these tiers has a file of it, which may be another node's.
   bool OnTiers(const KeyDigest& key, TierSet tiers) const;
+  // Whether one of these tiers has a file of our own of it.
+  bool OwnOnTiers(const KeyDigest& key, TierSet tiers) const;
   bool IsLeased(const KeyDigest& key) const;
 
   // Adds a published replica, or the staged copy. A tier has one file of a key, so a replica takes
@@ -104,6 +108,10 @@ class ChunkIndex {
   // Adds another node's file, of which that node has told. False, and nothing happens, where the
   // tier has a file of the key, or other copies have another namespace or shape.
   bool AddHint(const ChunkFacts& chunk, std::optional<SiblingsId> before, TierId tier);
+  // Goes on with the hints of a tier, from `*at` on, 0 at the beginning, by so many records; false
+  // when it is through with all. One that is added meanwhile may be missed.
+  bool WalkHints(TierId tier, size_t records, uint32_t* at,
+                 absl::FunctionRef<void(const KeyDigest&)> visit) const;
   // Withdraws what the tier holds of the key where it is another node's.
   void RemoveHint(const KeyDigest& key, TierId tier);
   // A client says that the key has this namespace and shape: files that were found with others are

@@ -80,6 +80,15 @@ void ChunkIndex::ForgetTier(TierId tier) {
   for (const KeyDigest& key : keys) RemoveReplicas(key, tier);
 }
 
+bool ChunkIndex::WalkHints(TierId tier, size_t records, uint32_t* at,
+                           absl::FunctionRef<void(const KeyDigest&)> visit) const {
+  for (; records > 0 && *at < records_.size(); --records, ++*at) {
+    const Record& record = records_[*at];  // A free one has no tiers.
+    if (TierSet::FromBits(record.tiers & ~record.own).Has(tier)) visit(record.key);
+  }
+  return *at < records_.size();
+}
+
 uint64_t ChunkIndex::Disown(TierId tier) {
   uint64_t files = 0;
   for (const Number first : by_key_) {

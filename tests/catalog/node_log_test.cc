@@ -59,7 +59,7 @@ TEST_F(NodeLogTest, ARestartGoesOnWithTheLog) {
   EXPECT_EQ(Files(2), (std::vector<uint64_t>{9}));
 }
 
-TEST_F(NodeLogTest, WhatACrashHasLeftOfAFrameIsCutOff) {
+TEST_F(NodeLogTest, WhatACrashHasLeftOfAFrameIsLeftOut) {
   const std::string second = FrameOf(1, {2});
   for (size_t bytes = 0; bytes < second.size(); bytes += 5) {
     fs::remove_all(Path(kNodesFolder));
@@ -84,12 +84,26 @@ TEST_F(NodeLogTest, ALogThatIsNoneIsReplacedAndANewerOneIsLeft) {
   std::fstream(PathOf(1), std::ios::in | std::ios::out | std::ios::binary) << "rubbish";
   EXPECT_TRUE(Open().Append(FrameOf(1, {2})).ok());
   EXPECT_EQ(Files(), (std::vector<uint64_t>{2}));
-  EXPECT_EQ(NamesIn(kNodesFolder).size(), 1u);
-  std::string header = store::EncodeCatalogHeader({NodeOf(1), 2});
+  std::string header = store::EncodeCatalogHeader({NodeOf(1), 3});
   header[8] = 2;
-  std::ofstream(PathOf(2), std::ios::binary) << header;
+  std::ofstream(PathOf(3), std::ios::binary) << header;
   EXPECT_TRUE(absl::IsUnimplemented(NodeLog::Open(&nodes_, NodeOf(1)).status()));
-  EXPECT_TRUE(fs::exists(PathOf(2)));
+  EXPECT_TRUE(fs::exists(PathOf(3)));
+}
+
+TEST_F(NodeLogTest, TwoWritersNeverShareAFile) {
+  NodeLog left_behind = Open();
+  NodeLog log = Open();
+  EXPECT_LT(left_behind.name().number, log.name().number);
+  EXPECT_TRUE(log.Append(FrameOf(1, {1})).ok());
+  EXPECT_TRUE(left_behind.Append(FrameOf(1, {2})).ok());
+  EXPECT_EQ(Files(), (std::vector<uint64_t>{1}));
+  // In a minute its log is gone, and it hears so.
+  ASSERT_TRUE(log.Maintain(0).ok());
+  EXPECT_TRUE(left_behind.CheckName().ok());
+  ASSERT_TRUE(log.Maintain(60 * kSecond).ok());
+  EXPECT_TRUE(absl::IsAborted(left_behind.CheckName()));
+  EXPECT_TRUE(log.CheckName().ok());
 }
 
 TEST_F(NodeLogTest, ALogIsWrittenAnewWithoutWhatIsGone) {
@@ -101,13 +115,14 @@ TEST_F(NodeLogTest, ALogIsWrittenAnewWithoutWhatIsGone) {
     for (uint64_t& number : fresh) number = next++;
     ASSERT_TRUE(log.Append(FrameOf(1, fresh, there)).ok());
     there = fresh;
-    ASSERT_TRUE(log.MaybeCompact(0).ok());
-    ASSERT_LT(next, 100000u) << "it is never compacted";
+    ASSERT_TRUE(log.Maintain(0).ok());
+    ASSERT_LT(next, 100000u) << "it is never written anew";
   }
   EXPECT_EQ(Files(), there);
   EXPECT_LT(log.bytes(), 200 * kKiB);
+  ASSERT_TRUE(log.Maintain(0).ok());
   EXPECT_EQ(NamesIn(kNodesFolder).size(), 2u) << "who follows the old one has its rest to read";
-  ASSERT_TRUE(log.MaybeCompact(60 * kSecond).ok());
+  ASSERT_TRUE(log.Maintain(60 * kSecond).ok());
   EXPECT_EQ(NamesIn(kNodesFolder), std::vector<std::string>{ToString(LogName{NodeOf(1), 2})});
   // And it goes on.
   ASSERT_TRUE(log.Append(FrameOf(1, {next}, there)).ok());

@@ -1,14 +1,13 @@
-// Several nodes on one folder, in virtual time and in one thread: each looks in its turn.
 #include "server/catalog/shared_catalog.h"
 
-#include <chrono>
-#include <deque>
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <fstream>
 #include <random>
 #include <set>
 
-#include "server/catalog/adoption.h"
-#include "tests/catalog/catalog_rig.h"
+#include "tests/catalog/catalog_cluster.h"
 
 namespace kvstream::catalog {
 namespace {
@@ -17,71 +16,25 @@ namespace fs = std::filesystem;
 
 constexpr char kMerged[] = "v1/catalog/merged";
 
-class SharedCatalogTest : public CatalogRig {
- protected:
-  struct Node {
-    uint8_t number = 0;
-    CatalogStats stats;
-    std::unique_ptr<SharedCatalog> catalog;
-    bool was_taken = false;
-    std::set<uint64_t> known;
-    std::set<uint64_t> adopted;
-  };
-
-  Node& Start(uint8_t number) {
-    Node& node = nodes_.emplace_back();
-    node.number = number;
-    Open(node);
-    return node;
+// No file of this process grows beyond it.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(uint64_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
   }
-  void Open(Node& node) {
-    auto opened = SharedCatalog::Open(Root().get(), NodeOf(node.number),
-                                      {.gone_after_seconds = 3600}, &node.stats, &node.was_taken);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    node.catalog = *std::move(opened);
-  }
-  void Say(Node& node, const std::vector<uint64_t>& files, const std::vector<uint64_t>& gone = {}) {
-    const absl::Status said = node.catalog->Say(FrameOf(node.number, files, gone), now_);
-    EXPECT_TRUE(said.ok()) << said;
-  }
-  // One look of one node.
-  void Look(Node& node) {
-    EXPECT_TRUE(node.catalog->Say("", now_).ok());
-    const absl::Status heard = node.catalog->Hear(now_, [&](const store::CatalogEntry& entry) {
-      if (entry.what == What::kFile) node.known.insert(NumberOf(entry.chunk.key));
-      if (entry.what == What::kGone) node.known.erase(NumberOf(entry.chunk.key));
-    });
-    EXPECT_TRUE(heard.ok()) << heard;
-    const absl::Status adopted = node.catalog->Adopt(now_, [&](const store::CatalogEntry& file) {
-      node.adopted.insert(NumberOf(file.chunk.key));
-    });
-    EXPECT_TRUE(adopted.ok()) << adopted;
-  }
-  // As if nothing had been written to them for so long.
-  void Age(uint8_t number, int hours) {
-    for (const auto& entry : fs::directory_iterator(Path(kNodesFolder))) {
-      if (!entry.path().filename().string().starts_with(ToHex(NodeOf(number)))) continue;
-      fs::last_write_time(entry, fs::last_write_time(entry) - std::chrono::hours(hours));
-    }
-  }
-  // A second of all that live.
-  void Second() {
-    for (Node& node : nodes_) {
-      if (node.catalog != nullptr) Look(node);
-    }
-    now_ += kSecond;
-  }
-  int Leaders() const {
-    int leaders = 0;
-    for (const Node& node : nodes_) {
-      leaders += node.catalog != nullptr && node.stats.leads.Get() != 0 ? 1 : 0;
-    }
-    return leaders;
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, SIG_DFL);
   }
 
-  std::deque<Node> nodes_;
-  TimeNs now_ = 1000 * kSecond;
+ private:
+  rlimit before_{};
 };
+
+class SharedCatalogTest : public CatalogCluster {};
 
 TEST_F(SharedCatalogTest, WhatANodeSaysTheOthersKnowInThreeSeconds) {
   for (uint8_t n = 1; n <= 5; ++n) Start(n);
@@ -180,87 +133,84 @@ TEST_F(SharedCatalogTest, WhatAppearsBitByBitIsReadWhenItIsWhole) {
   EXPECT_EQ(nodes_[0].stats.frames_damaged.Get(), 0u);
 }
 
+TEST_F(SharedCatalogTest, WhatIsGoneWhileNobodyLeadsIsForgottenByAll) {
+  for (uint8_t n = 1; n <= 3; ++n) Start(n);
+  for (int i = 0; i < 3; ++i) Second();
+  Say(nodes_[1], {1, 2});
+  for (int i = 0; i < 3; ++i) Second();
+  ASSERT_TRUE(nodes_[2].known.contains(1));
+  // The leader dies before it copies this, and the log is written anew without it.
+  nodes_[0].catalog = nullptr;
+  Say(nodes_[1], {}, {1});
+  Open(nodes_[1]);
+  for (int i = 0; i < 90; ++i) Second();
+  EXPECT_EQ(nodes_[2].known, (std::set<uint64_t>{2}));
+}
+
+TEST_F(SharedCatalogTest, InWhichOrderLogsAreReadForTheFirstTimeMattersToNobody) {
+  for (uint8_t n = 1; n <= 4; ++n) Start(n);
+  for (int i = 0; i < 3; ++i) Second();
+  // The third gave up what the second then stored, and the other way round.
+  Say(nodes_[2], {7});
+  Say(nodes_[2], {}, {7});
+  Say(nodes_[1], {7, 8});
+  Say(nodes_[1], {}, {8});
+  Say(nodes_[2], {8});
+  nodes_[0].catalog = nullptr;  // Another leads, and reads all logs anew.
+  for (int i = 0; i < 20; ++i) Second();
+  EXPECT_EQ(nodes_[3].known, (std::set<uint64_t>{7, 8}));
+}
+
+TEST_F(SharedCatalogTest, UsesOfLongAgoAreNoneOfNow) {
+  for (uint8_t n = 1; n <= 2; ++n) Start(n);
+  for (int i = 0; i < 3; ++i) Second();
+  const auto use = [this] {
+    store::CatalogFrame frame;
+    frame.Add({What::kUsed, {}, {}});
+    ASSERT_TRUE(nodes_[1].catalog->Say(frame.Take(NodeOf(2)), now_).ok());
+    for (int i = 0; i < 3; ++i) Second();
+  };
+  use();
+  EXPECT_EQ(nodes_[0].uses, 1);
+  nodes_[0].catalog = nullptr;
+  Start(3);
+  Start(4);
+  for (int i = 0; i < 20; ++i) Second();
+  EXPECT_EQ(nodes_[2].uses + nodes_[3].uses, 0);
+  use();
+  EXPECT_EQ(nodes_[2].uses, 1);
+  EXPECT_EQ(nodes_[3].uses, 1);
+}
+
+TEST_F(SharedCatalogTest, ALeaderThatCannotWriteLeadsNoMoreUntilItCan) {
+  for (uint8_t n = 1; n <= 2; ++n) Start(n);
+  // More than is copied at once.
+  for (uint64_t at = 0; at < 40; ++at) {
+    std::vector<uint64_t> numbers(1000);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = 1000 * at + i;
+    Say(nodes_[1], numbers);
+  }
+  {
+    const FileSizeLimit limit(kMiB / 2);
+    EXPECT_FALSE(nodes_[0].catalog->Hear(now_, &nodes_[0]).ok());
+  }
+  EXPECT_EQ(nodes_[0].stats.leads.Get(), 0u);
+  for (int i = 0; i < 20; ++i) Second();
+  EXPECT_EQ(Leaders(), 1);
+  EXPECT_EQ(nodes_[0].known.size(), 40000u);
+}
+
 TEST_F(SharedCatalogTest, AMergedLogOfALaterVersionIsLeftAlone) {
   Start(1);
   std::string header = store::EncodeCatalogHeader({NodeOf(9), 5});
   header[8] = 2;
   std::ofstream(Path(kMerged) / ToString(LogName{{}, 5}), std::ios::binary) << header;
   for (int i = 0; i < 30; ++i) {
-    const absl::Status heard = nodes_[0].catalog->Hear(now_, [](const store::CatalogEntry&) {});
+    const absl::Status heard = nodes_[0].catalog->Hear(now_, &nodes_[0]);
     EXPECT_TRUE(absl::IsUnimplemented(heard)) << heard;
     now_ += kSecond;
   }
   EXPECT_EQ(NamesIn(kMerged).size(), 1u);
-}
-
-TEST_F(SharedCatalogTest, FilesOfANodeThatIsGoneAreTakenOverByOneThatLives) {
-  for (uint8_t n = 1; n <= 3; ++n) Start(n);
-  for (int i = 0; i < 3; ++i) Second();
-  Say(nodes_[2], {1, 2, 3}, {2});
-  for (int i = 0; i < 3; ++i) Second();
-  nodes_[2].catalog = nullptr;
-  for (int i = 0; i < 70; ++i) Second();
-  EXPECT_TRUE(nodes_[0].adopted.empty()) << "it may come back";
-  Age(3, 2);
-  for (int i = 0; i < 70; ++i) Second();
-  EXPECT_EQ(nodes_[0].adopted, (std::set<uint64_t>{1, 3}));
-  EXPECT_TRUE(nodes_[1].adopted.empty());
-  EXPECT_EQ(nodes_[0].stats.nodes_adopted.Get(), 1u);
-  // The log of the one that has them says so.
-  Counter calls;
-  std::set<uint64_t> said;
-  ASSERT_TRUE(ReadNodeFiles(*Folder::Open(Root().get(), kNodesFolder, &calls), NodeOf(1),
-                            [&](const store::CatalogEntry& file) {
-                              said.insert(NumberOf(file.chunk.key));
-                              return true;
-                            })
-                  .ok());
-  EXPECT_EQ(said, (std::set<uint64_t>{1, 3}));
-  // It comes back, hears it once, and begins anew.
-  for (const bool was_taken : {true, false}) {
-    Open(nodes_[2]);
-    EXPECT_EQ(nodes_[2].was_taken, was_taken);
-    Say(nodes_[2], {9});
-  }
-  for (int i = 0; i < 3; ++i) Second();
-  EXPECT_TRUE(nodes_[0].known.contains(9));
-  EXPECT_TRUE(nodes_[2].known.contains(1));
-}
-
-TEST_F(SharedCatalogTest, ANodeThatWasOnlyAwayHearsThatItsFilesWereTaken) {
-  for (uint8_t n = 1; n <= 2; ++n) Start(n);
-  for (int i = 0; i < 3; ++i) Second();
-  Say(nodes_[1], {1});
-  Age(2, 2);
-  Look(nodes_[0]);
-  now_ += 70 * kSecond;
-  Look(nodes_[0]);
-  EXPECT_EQ(nodes_[0].adopted, (std::set<uint64_t>{1}));
-  EXPECT_TRUE(absl::IsAborted(nodes_[1].catalog->Say(FrameOf(2, {2}), now_)));
-  Open(nodes_[1]);
-  EXPECT_TRUE(nodes_[1].was_taken);
-  Say(nodes_[1], {2});
-  for (int i = 0; i < 3; ++i) Second();
-  EXPECT_TRUE(nodes_[0].known.contains(2));
-}
-
-TEST_F(SharedCatalogTest, WhoDiesWhileItTakesOverIsTakenOverWithThat) {
-  for (uint8_t n = 1; n <= 3; ++n) Start(n);
-  for (int i = 0; i < 3; ++i) Second();
-  Say(nodes_[1], {2});
-  Say(nodes_[0], {1});
-  nodes_[1].catalog = nullptr;
-  nodes_[0].catalog = nullptr;
-  // The first had just taken the second's log.
-  Counter calls;
-  const auto folder = Folder::Open(Root().get(), kNodesFolder, &calls);
-  const LogName log{NodeOf(2), 1};
-  ASSERT_TRUE(folder->Move(ToString(log), ToString(Claim{log, NodeOf(1)})).ok());
-  Age(1, 2);
-  for (int i = 0; i < 90; ++i) Second();
-  EXPECT_EQ(nodes_[2].adopted, (std::set<uint64_t>{1, 2}));
-  const auto names = NamesIn(kNodesFolder);
-  EXPECT_EQ(names.size(), 3u) << "its own log, and two marks";
 }
 
 TEST_F(SharedCatalogTest, ACatalogOfAYearIsNoLongerThanWhatItSays) {
@@ -355,11 +305,10 @@ TEST_F(SharedCatalogTest, InTheEndEveryNodeKnowsWhatIsThere) {
           Second();
       }
     }
+    // All are back, as they were.
     for (size_t n = 0; n < 5; ++n) {
-      away[n] = nullptr;
-      nodes_[n].catalog = nullptr;
-      nodes_[n].known.clear();
-      Open(nodes_[n]);
+      if (nodes_[n].catalog == nullptr) nodes_[n].catalog = std::move(away[n]);
+      if (nodes_[n].catalog == nullptr) Open(nodes_[n]);
     }
     for (int i = 0; i < 20; ++i) Second();
     for (size_t n = 0; n < 5; ++n) {

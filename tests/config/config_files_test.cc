@@ -84,11 +84,12 @@ TEST(ConfigFilesTest, FullFileLoads) {
 }
 
 // But where a file system is mounted, and how much of it may be used: no value of these suits every
-// node that tries the file.
+// node that tries the file. And what only shared tiers have.
 TEST(ConfigFilesTest, FullFileSetsEveryField) {
   std::vector<std::string> unset;
   CollectUnset(ReadMessage("kvstream.textproto"), "", &unset);
   EXPECT_THAT(unset, testing::ElementsAre("tiers[0].mount_point", "tiers[0].capacity_mib",
+                                          "tiers[0].hints_max", "tiers[0].gone_after_hours",
                                           "tiers[1].mount_point", "tiers[1].capacity_mib"));
 }
 

@@ -116,6 +116,20 @@ TEST_F(CatalogTest, AFileThatIsGoneIsAMissAndTheHintGoes) {
   EXPECT_EQ(second.Hits(keys), HitPair(kChunks, kChunks));
 }
 
+TEST_F(CatalogTest, AStoreBelievesNoHint) {
+  Node& first = Start();
+  Node& second = Start();
+  const auto keys = Keys(1, kChunks);
+  first.Put(keys);
+  second.AwaitHints(kChunks);
+  for (const fs::path& file : first.daemon.Files(1)) fs::remove(file);
+  // Nobody has read them since.
+  second.Put(keys);
+  EXPECT_EQ(second.pfs().chunks_written.Get(), kChunks);
+  EXPECT_EQ(second.pfs().hints.Get(), 0u);
+  EXPECT_EQ(second.Hits(keys), HitPair(kChunks, kChunks));
+}
+
 TEST_F(CatalogTest, WhatANodeGivesUpTheOthersForget) {
   nodes_.push_back(std::make_unique<Node>(shared_.path(), 1000000));
   Node& first = *nodes_.back();

@@ -41,6 +41,7 @@ class AsyncClientTest(DaemonCase):
             outcome = await read.request(0)
             self.check_bytes(buffer, hashes, outcome, first=4)
             self.assertEqual(await read.result(), [outcome])
+            self.assertEqual(await read.result(0), [outcome])
             self.assertIsNone(await read.ended())
             client.release(found.lease_id)
             client.forward_began(1)
@@ -75,6 +76,9 @@ class AsyncClientTest(DaemonCase):
                 await task
             with self.assertRaises(errors.StillRunning):
                 await read.result(0.01)
+            for wait in (read.ended, lambda timeout_s: read.request(0, timeout_s)):
+                with self.assertRaises(errors.StillRunning):
+                    await wait(0)
             self.assertFalse(read.done())
             read.cancel()
             return await read.ended()

@@ -1,5 +1,7 @@
 """The client against a real daemon: sessions, memory, lookups, steps, stores, errors."""
 
+import concurrent.futures
+import contextlib
 import os
 import socket
 import tempfile
@@ -11,7 +13,7 @@ import numpy as np
 import kvstreamd
 from daemon_case import (CHUNK_BYTES, PATIENCE_S, DaemonCase, chunk_bytes_of, description,
                          prefix_hashes, real_node)
-from kvstreamd import errors, protocol, requests
+from kvstreamd import errors, handoff, protocol, requests
 from kvstreamd.errors import Code
 
 
@@ -57,6 +59,40 @@ class ConnectTest(unittest.TestCase):
                     kvstreamd.Client(path.removesuffix(".handoff"), connect_timeout_s=0.05)
 
 
+    def test_a_connect_waits_while_too_many_others_do(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            path = os.path.join(folder, "busy.handoff")
+            busy = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            busy.bind(path)
+            busy.listen(1)
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    stack.enter_context(other).setblocking(False)
+                    other.connect(path)
+            with self.assertRaises(errors.DeadlineExceeded):
+                kvstreamd.Client(path.removesuffix(".handoff"), connect_timeout_s=0.05)
+
+    def test_a_daemon_that_reads_nothing_exceeds_the_deadline(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            path = os.path.join(folder, "deaf")
+            deaf = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            deaf.bind(path)
+            deaf.listen()
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                connecting = pool.submit(handoff.HandoffConnection, path, PATIENCE_S)
+                peer = stack.enter_context(deaf.accept()[0])
+                peer.send(protocol.HandoffReply(welcome={"token": b"t"}).SerializeToString())
+                connection = connecting.result(PATIENCE_S)
+            stack.callback(connection.discard)
+            # Until the socket is full: then it is the sending that does not end.
+            causes = set()
+            while not any("does not read" in cause for cause in causes):
+                with self.assertRaises(errors.DeadlineExceeded) as raised:
+                    connection.call(protocol.HandoffRequest(), None, 0.001)
+                causes.add(str(raised.exception))
+
+
 class SessionTest(DaemonCase):
     """A session and its memory."""
 
@@ -70,7 +106,8 @@ class SessionTest(DaemonCase):
     def test_the_daemon_lets_go_when_a_client_closes(self):
         client = self.connect()
         client.create_host_buffer(CHUNK_BYTES)
-        self.assertEqual(self.client.status().sessions.host_buffers, 1)
+        # The daemon counts it a moment after it has answered.
+        real_node.wait(lambda: self.client.status().sessions.host_buffers == 1, "it has the buffer")
         client.close()
         client.close()
         self.assertTrue(client.lost)
@@ -290,6 +327,13 @@ class OperationsTest(DaemonCase):
         buffer = self.client.create_host_buffer(CHUNK_BYTES)
         store = self.client.store(self.namespace, self.chunks(buffer, self.hashes[:1], first=1))
         self.assertIsInstance(store.ended.result(PATIENCE_S), errors.InvalidArgument)
+
+    def test_an_operation_that_is_too_large_for_a_message_leaves_the_session_alone(self):
+        buffer = self.client.create_host_buffer(CHUNK_BYTES)
+        with self.assertRaisesRegex(errors.InvalidArgument, "bytes, more than"):
+            self.client.store(self.namespace, self.chunks(buffer, self.hashes[:1]),
+                              after_prefix_hash=bytes(self.client.limits.message_bytes_max))
+        self.assertEqual(self.keep(self.namespace, self.hashes[:1])[0].code, Code.OK)
 
     def test_a_prefetch_ends_by_itself(self):
         self.keep(self.namespace, self.hashes)

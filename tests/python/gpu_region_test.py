@@ -97,6 +97,7 @@ class GpuRegionTest(DaemonCase):
             np.testing.assert_array_equal(after[:, 31 - 2 * i], content[:, 2 * i])
             np.testing.assert_array_equal(after[:, 16 + 2 * i], content[:, 2 * i + 1])
         np.testing.assert_array_equal(after[:, :8], content[:, :8])
+        self.client.session.abandon(errors.Unavailable("try a reconnect"))
         self.client.reconnect()
         self.client.unregister_region(region)
         with self.assertRaises(errors.FailedPrecondition):

@@ -31,6 +31,13 @@ class RanksTest(DaemonCase):
     def test_both_ranks_name_the_same_namespace(self):
         self.assertEqual(self.namespaces[0].id, self.namespaces[1].id)
 
+    def test_the_same_registration_has_the_same_handle(self):
+        handles = [self.client.register_namespace(description(groups=SHARDS), local_shards=shards)
+                   for shards in ({0: [0]}, {0: [1]}, {0: (0,)}, {0: [1]})]
+        self.assertIs(handles[0], handles[2])
+        self.assertIs(handles[1], handles[3])
+        self.assertIsNot(handles[0], handles[1])
+
     def test_a_chunk_counts_once_all_its_shards_are_there(self):
         self.keep_shard(0, self.hashes)
         self.assertEqual(self.client.lookup(self.namespaces[0], self.hashes).leading_run, 0)

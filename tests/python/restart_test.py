@@ -1,5 +1,7 @@
 """The client when its daemon dies, restarts or stands still. Never wrong bytes; a miss is fine."""
 
+import concurrent.futures
+import contextlib
 import signal
 import unittest
 
@@ -49,7 +51,7 @@ class RestartTest(DaemonCase):
                  lambda: self.client.register_namespace(description()),
                  lambda: self.client.create_host_buffer(CHUNK_BYTES),
                  self.client.status,
-                 lambda: self.client.release(1),
+                 self.client.forward_began,
                  lambda: self.client.store(self.namespace, self.chunks(buffer, self.hashes[:1]))]
         # The kernel has told of the daemon's end before its successor answers, the threads that
         # read of it may be a moment behind.
@@ -57,6 +59,8 @@ class RestartTest(DaemonCase):
         for call in calls:
             with self.assertRaises(errors.SessionLost):
                 call()
+        # Clean-up has nothing to complain of.
+        self.client.release(1)
         self.client.reconnect()
         self.assertEqual(self.load(self.namespace, self.hashes).leading_valid, 16)
 
@@ -78,6 +82,41 @@ class RestartTest(DaemonCase):
         self.node.start()
         self.assertTrue(self.client.reconnect())
         self.assertEqual(self.load(self.namespace, self.hashes).leading_valid, 16)
+
+    def test_a_reconnect_that_fails_half_way_leaves_a_lost_session(self):
+        buffer = self.client.create_host_buffer(2 * CHUNK_BYTES)
+        self.client.register_namespace(description(segment_bytes=4 << 20))
+        config = self.node.config.read_text(encoding="utf-8")
+        self.node.kill()
+        # A boot that takes the buffer, and refuses the second namespace.
+        lower = config.replace("segment_kib_max: 4096", "segment_kib_max: 1024")
+        self.node.config.write_text(lower, encoding="utf-8")
+        self.node.start()
+        step = [kvstreamd.ReadRequest(namespace=self.namespace, request_id=1,
+                                      chunks=self.chunks(buffer, self.hashes[:2]))]
+        for _ in range(2):
+            with self.assertRaises(errors.InvalidArgument):
+                self.client.reconnect()
+            for call in (lambda: self.client.read_step(step),
+                         lambda: self.client.lookup(self.namespace, self.hashes),
+                         lambda: self.client.drop_host_buffer(buffer)):
+                with self.assertRaises(errors.SessionLost):
+                    call()
+        self.node.config.write_text(config, encoding="utf-8")
+        self.restart()
+        self.assertTrue(self.client.reconnect())
+        outcome = self.client.read_step(step).result()[0]
+        self.assertEqual(outcome.leading_valid, 2)
+        self.check_bytes(buffer, self.hashes, outcome)
+
+    def test_a_session_that_lives_is_kept_by_a_reconnect(self):
+        self.restart()
+        real_node.wait(lambda: self.client.lost, "the client knows")
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(self.client.reconnect) for _ in range(4)]
+            others = [call.result(PATIENCE_S) for call in calls]
+        self.assertEqual(sorted(others), [False, False, False, True])
+        self.assertEqual(self.client.status().sessions.opened, 1)
 
     def test_a_daemon_killed_in_the_middle_of_a_step_gives_a_typed_error(self):
         for _ in range(5):
@@ -122,21 +161,67 @@ class RestartTest(DaemonCase):
                          [kvstreamd.Code.UNAVAILABLE])
 
     def test_a_daemon_that_stands_still_holds_memory_until_it_is_gone(self):
-        client = self.connect(call_timeout_s=0.2)
+        client = self.connect()
         buffer = client.create_host_buffer(CHUNK_BYTES)
         namespace = client.register_namespace(description())
         real_node.freeze(self.node.process)
         operation = client.read_step([kvstreamd.ReadRequest(
             namespace=namespace, request_id=1, chunks=self.chunks(buffer, self.hashes[:1]))])
-        with self.assertRaises(errors.DeadlineExceeded):
-            client.lookup(namespace, self.hashes)
-        with self.assertRaises(errors.DeadlineExceeded):
-            client.close()
-        with self.assertRaises(errors.DeadlineExceeded):
-            client.reconnect()
+        with self.allowed(client, 0.05):
+            with self.assertRaises(errors.DeadlineExceeded):
+                client.lookup(namespace, self.hashes)
+            with self.assertRaises(errors.DeadlineExceeded):
+                client.close()
+            with self.assertRaises(errors.DeadlineExceeded):
+                client.reconnect()
         self.assertFalse(operation.done())
         self.node.process.send_signal(signal.SIGCONT)
         self.assertIsInstance(operation.ended.result(PATIENCE_S), errors.KVStreamError)
+
+    def test_what_cleans_up_goes_into_a_full_queue(self):
+        buffer = self.client.create_host_buffer(CHUNK_BYTES)
+        operation = self.client.read_step(
+            [kvstreamd.ReadRequest(namespace=self.namespace, request_id=1,
+                                   chunks=self.chunks(buffer, self.hashes[:1]))],
+            step_id=8, ranks=2, join_timeout_ms=1000 * PATIENCE_S)
+        lease_id = self.client.lookup(self.namespace, self.hashes,
+                                      lease_ms=1000 * PATIENCE_S).lease_id
+        real_node.freeze(self.node.process)
+        # gRPC takes some before the daemon does; what has no room then is the client's.
+        with self.assertRaises(errors.ResourceExhausted):
+            while True:
+                self.client.forward_began()
+        operation.cancel()
+        self.client.release(lease_id)
+        self.node.process.send_signal(signal.SIGCONT)
+        self.assertIsInstance(operation.ended.result(PATIENCE_S), errors.Cancelled)
+        real_node.wait(lambda: self.client.status().sessions.leases == 0, "the lease is back")
+
+    def test_no_call_waits_longer_than_it_may_for_another_thread(self):
+        client = self.connect()
+        with self.allowed(client, 0.05), concurrent.futures.ThreadPoolExecutor(1) as pool:
+            # As a reconnect does, which may take several calls' time.
+            with client._changing():  # pylint: disable=protected-access
+                call = pool.submit(client.create_host_buffer, CHUNK_BYTES)
+                self.assertIsInstance(call.exception(PATIENCE_S), errors.DeadlineExceeded)
+
+    def test_no_time_at_all_is_a_time(self):
+        real_node.freeze(self.node.process)
+        with self.assertRaises(errors.DeadlineExceeded):
+            self.client.status(timeout_s=0)
+        with self.assertRaises(errors.DeadlineExceeded):
+            self.client.lookup(self.namespace, self.hashes, timeout_s=0)
+        self.node.process.send_signal(signal.SIGCONT)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def allowed(client, call_timeout_s):
+        """Meanwhile a call may take so long; what sets up and cleans up has more time."""
+        before, client._call_timeout_s = client._call_timeout_s, call_timeout_s
+        try:
+            yield
+        finally:
+            client._call_timeout_s = before
 
     def test_a_daemon_that_stops_lets_its_clients_know(self):
         self.assertEqual(self.node.stop(), 0)

@@ -50,20 +50,28 @@ class AsyncOperation:
         """Whether it has ended."""
         return self.operation.done()
 
-    async def ended(self) -> KVStreamError | None:
-        """Its end: the first failure, None when everything succeeded."""
-        return await _when(self.operation.ended)
+    async def ended(self, timeout_s: float | None = None) -> KVStreamError | None:
+        """Its end: the first failure, None when everything succeeded. StillRunning when it has not
+        ended in time, here as in all waits: `timeout_s`, or Operation.patience_s."""
+        return await self._wait(self.operation.ended, timeout_s)
 
     async def result(self, timeout_s: float | None = None) -> Any:
         """As Operation.result: raises the first failure, StillRunning when it has not ended."""
-        operation = self.operation
-        patience_s = operation.patience_s if timeout_s is None else timeout_s
+        await self._wait(self.operation.ended, timeout_s)
+        return self.operation.result(0)
+
+    async def _wait(self, future: concurrent.futures.Future[T], timeout_s: float | None) -> T:
+        """The future's value. StillRunning when it is not set within `timeout_s`, by default the
+        operation's deadline and the client's call timeout; its memory is in use then."""
+        # With no time at all asyncio gives up on what it has not begun to wait for.
+        if future.done():
+            return future.result()
+        patience_s = self.operation.patience_s if timeout_s is None else timeout_s
         try:
-            await asyncio.wait_for(_when(operation.ended), patience_s)
+            return await asyncio.wait_for(_when(future), patience_s)
         except asyncio.TimeoutError:
             raise errors.StillRunning(
-                f"wait for operation {operation.id}: it has not ended") from None
-        return operation.result(0)
+                f"wait for operation {self.operation.id}: it has not come so far") from None
 
 
 class AsyncReadOperation(AsyncOperation):
@@ -71,9 +79,9 @@ class AsyncReadOperation(AsyncOperation):
 
     operation: ReadOperation
 
-    async def request(self, index: int) -> RequestOutcome:
+    async def request(self, index: int, timeout_s: float | None = None) -> RequestOutcome:
         """The outcome of one request, as soon as it is known."""
-        return await _when(self.operation.requests[index])
+        return await self._wait(self.operation.requests[index], timeout_s)
 
 
 class AsyncStoreOperation(AsyncOperation):
@@ -81,16 +89,16 @@ class AsyncStoreOperation(AsyncOperation):
 
     operation: StoreOperation
 
-    async def released(self) -> list[StoredChunk]:
+    async def released(self, timeout_s: float | None = None) -> list[StoredChunk]:
         """Once the daemon no longer reads the source memory."""
-        return await _when(self.operation.released)
+        return await self._wait(self.operation.released, timeout_s)
 
-    async def durable(self) -> list[StoredChunk]:
+    async def durable(self, timeout_s: float | None = None) -> list[StoredChunk]:
         """Once every chunk is published or will not be. FailedPrecondition if the store was begun
         without `durable`."""
         if self.operation.durable is None:
             raise errors.FailedPrecondition("wait until durable: the store did not ask for it")
-        return await _when(self.operation.durable)
+        return await self._wait(self.operation.durable, timeout_s)
 
 
 class AsyncClient:
@@ -102,7 +110,8 @@ class AsyncClient:
 
     @classmethod
     async def connect(cls, socket: str, **options: Any) -> "AsyncClient":
-        """Opens a session; options as of Client."""
+        """Opens a session; options as of Client. Cancelled, it opens none: what the thread makes
+        meanwhile nobody has, and it ends its session."""
         return cls(await asyncio.to_thread(Client, socket, **options))
 
     async def __aenter__(self) -> "AsyncClient":

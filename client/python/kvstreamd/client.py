@@ -1,28 +1,29 @@
 """The client of kvstreamd: a session with the daemon of this node.
 
 Thread rule: any thread. Calls block for at most their timeout; operations run by themselves. No
-blocking call from a future's callback. Not across a fork: make the client in the child.
+blocking call from a future's callback. Not across a fork: make the client in the child, where every
+call of the parent's raises FailedPrecondition, and `close` leaves it to the parent.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-import grpc
 
 from kvstreamd import cuda, errors, requests
 from kvstreamd.identity import Namespace, NamespaceDescription
-from kvstreamd.memory import Binding, HostBuffer
+from kvstreamd.memory import Binding, Bound, HostBuffer
 from kvstreamd.operations import Operation, ReadOperation, StoreOperation, running_future
 from kvstreamd.protocol import (ClientMessage, GetStatusRequest, HandoffRequest,
-                                RegisterMemoryReply, RegisterMemoryRequest,
-                                RegisterNamespaceRequest, UnregisterMemoryRequest)
-from kvstreamd.regions import Region, block_layout
+                                RegisterMemoryRequest, RegisterNamespaceRequest,
+                                UnregisterMemoryRequest)
+from kvstreamd.regions import Region, region_of
 from kvstreamd.requests import ChunkAt, LookupResult, Mode, ReadRequest
-from kvstreamd.session import Session, from_rpc
+from kvstreamd.session import Session
 
 
 class Client:
@@ -38,7 +39,10 @@ class Client:
     listens, DeadlineExceeded when the daemon does not answer in time.
 
     When the daemon goes away operations end with SessionLost, and so does every call until
-    `reconnect`, which registers anew what was registered."""
+    `reconnect`, which registers anew what was registered.
+
+    A client that nobody has any more ends its session, and with it the operations. Tensors of
+    regions stay alive until the daemon has let go of them, also where `close` has failed."""
 
     def __init__(self, socket: str, *, handoff_socket: str = "", client_name: str = "",
                  connect_timeout_s: float = 2.0, call_timeout_s: float = 10.0,
@@ -55,11 +59,17 @@ class Client:
         self._namespaces: dict[Namespace, None] = {}
         self._buffers: dict[HostBuffer, None] = {}
         self._regions: dict[Region, None] = {}
-        self._session = self._connect()
+        self._use(self._connect())
 
     def _connect(self) -> Session:
         return Session(self._socket, self._handoff_socket, self._client_name,
                        self._connect_timeout_s)
+
+    def _use(self, session: Session) -> None:
+        self._session = session
+        self._forget = weakref.finalize(self, session.forget)
+        # The kernel tells the daemon of a process's end.
+        self._forget.atexit = False
 
     def __enter__(self) -> "Client":
         return self
@@ -107,85 +117,111 @@ class Client:
 
     def reconnect(self) -> bool:
         """Opens a new session and registers buffers, namespaces and regions with it: the handles
-        stay, with new numbers, and buffers keep their bytes. True when it is another boot of the
-        daemon. Operations and leases of the old session are gone. Raises as the constructor and
-        the registrations do; DeadlineExceeded when the old session's daemon has not let go of the
-        memory yet. Then everything is as it was, but for the old session, and it may be tried
-        again."""
-        with self._lock:
+        stay, with new numbers, and buffers keep their bytes. True when this call has gone over to
+        another boot of the daemon. A session that the daemon still answers is kept, as where
+        another thread has reconnected already: then nothing is done, and it is False. Operations
+        and leases of the old session are gone. Raises as the constructor and the registrations
+        do; DeadlineExceeded when the old session's daemon has not let go of the memory yet. Then
+        the session is lost as before, every call says so, and it may be tried again."""
+        with self._changing():
             old = self._session
+            if self._answers():
+                return False
             old.close(self._call_timeout_s)
             new = self._connect()
             try:
-                for buffer in self._buffers:
-                    self._attach(new, buffer)
-                for namespace in self._namespaces:
-                    self._register(new, namespace)
-                for region in self._regions:
-                    self._open_region(new, region)
-            except errors.KVStreamError:
+                numbers: dict[Bound, int] = {
+                    **{buffer: self._attach(new, buffer) for buffer in self._buffers},
+                    **{region: self._open_region(new, region) for region in self._regions}}
+                named = {space: self._register(new, space) for space in self._namespaces}
+            except BaseException:
                 new.abandon(errors.Unavailable("use session: what it needs was not registered"))
                 raise
-            self._session = new
+            # Only now, so that a handle is never of a session that nobody uses; and before the
+            # session, with which others would find handles of the old one.
+            for bound, number in numbers.items():
+                bound.binding = Binding(new, number)
+            for namespace, reply in named.items():
+                namespace.bind(new, reply)
+            self._forget.detach()
+            self._use(new)
             return new.boot_id != old.boot_id
+
+    def _answers(self) -> bool:
+        """Whether the session lives, as far as its daemon says."""
+        try:
+            self.status()
+        except errors.KVStreamError:
+            return False
+        return not self.lost
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """For whoever changes what is registered, or with which session. DeadlineExceeded when
+        another thread does so for longer than a call may take, as a reconnect may."""
+        self._session.check_process()
+        if not self._lock.acquire(timeout=self._call_timeout_s):
+            raise errors.DeadlineExceeded("change registrations: another thread is at it")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def status(self, timeout_s: float | None = None) -> Any:
         """The daemon's kvstream.v1.Status (admin.proto)."""
-        session = self._session
-        session.check()
-        try:
-            reply = session.method("Admin", "GetStatus", "Status")(
-                GetStatusRequest(), timeout=timeout_s or self._call_timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc(error, "get status") from None
-        return session.check_boot(reply)
+        return self._session.call(
+            "GetStatus", GetStatusRequest(), self._timeout_s(timeout_s), "get status",
+            service="Admin", reply="Status")
 
     # ------------------------------------------------------------ registrations
 
     def register_namespace(self, description: NamespaceDescription,
                            local_shards: Mapping[int, Sequence[int]] | None = None) -> Namespace:
-        """Names the bytes of a model; idempotent. `local_shards`: for each group the shards whose
-        ranks run on this node, which lookups ask for; by default all. Raises InvalidArgument and
-        names the field, ResourceExhausted when there are too many."""
-        namespace = Namespace(description, dict(local_shards or {}))
-        with self._lock:
-            self._register(self._session, namespace)
+        """Names the bytes of a model; idempotent: the same gets the same handle. `local_shards`:
+        for each group the shards whose ranks run on this node, which lookups ask for; by default
+        all. Raises InvalidArgument and names the field, ResourceExhausted when there are too
+        many."""
+        namespace = Namespace(description, local_shards or {})
+        with self._changing():
+            session = self._session
+            namespace.bind(session, self._register(session, namespace))
+            for known in self._namespaces:
+                if (known.id, known.local_shards) == (namespace.id, namespace.local_shards):
+                    return known
             self._namespaces[namespace] = None
         return namespace
 
-    def _register(self, session: Session, namespace: Namespace) -> None:
+    def _register(self, session: Session, namespace: Namespace) -> Any:
         request = RegisterNamespaceRequest(namespace=namespace.description.to_message())
         for group, shards in namespace.local_shards.items():
             request.local_shards.add(group=group, shards=shards)
-        reply = session.call("RegisterNamespace", request, self._call_timeout_s,
-                             f"register namespace {namespace.description.model}")
-        namespace.id, namespace.segment_bytes = reply.namespace_id, reply.segment_bytes
-        namespace.binding = Binding(session, 0)
+        return session.call("RegisterNamespace", request, self._call_timeout_s,
+                            f"register namespace {namespace.description.model}")
 
     def create_host_buffer(self, nbytes: int) -> HostBuffer:
         """Shared memory of `nbytes`, rounded up to 4096, zeroed. Raises InvalidArgument and
         ResourceExhausted past the limits of the session."""
         buffer = HostBuffer(nbytes)
-        with self._lock:
-            self._attach(self._session, buffer)
+        with self._changing():
+            session = self._session
+            buffer.binding = Binding(session, self._attach(session, buffer))
             self._buffers[buffer] = None
         return buffer
 
-    def _attach(self, session: Session, buffer: HostBuffer) -> None:
-        session.check()
+    def _attach(self, session: Session, buffer: HostBuffer) -> int:
         request = HandoffRequest()
         request.attach_host_buffer.bytes = buffer.nbytes
-        reply = session.handoff.call(request, buffer.fd, self._call_timeout_s)
-        buffer.binding = Binding(session, reply.host_buffer.buffer_id)
+        reply = session.hand_off(request, buffer.fd, self._call_timeout_s)
+        return reply.host_buffer.buffer_id
 
     def drop_host_buffer(self, buffer: HostBuffer) -> None:
         """Gives a buffer back; views of it stay valid for this process. Raises FailedPrecondition
         while operations use it."""
-        with self._lock:
+        with self._changing():
             session = self._session
             request = HandoffRequest()
             request.drop_host_buffer.buffer_id = buffer.number_in(session)
-            session.handoff.call(request, None, self._call_timeout_s)
+            session.hand_off(request, None, self._call_timeout_s)
             self._buffers.pop(buffer, None)
             buffer.binding = None
 
@@ -194,25 +230,16 @@ class Client:
         """Opens the GPU memory of PyTorch tensors that lie in one allocation; a block of the region
         is the tensors' blocks in their order. `block_dim`: the dimension that counts blocks, of all
         or of each. Keeps the tensors alive. Raises InvalidArgument, FailedPrecondition (no GPU in
-        the daemon; memory that no other process can map, with the setting to blame), Unimplemented
-        where the daemon would use a landing buffer, ResourceExhausted."""
-        dims = [block_dim] * len(tensors) if isinstance(block_dim, int) else list(block_dim)
-        if not tensors or len(dims) != len(tensors):
-            raise errors.InvalidArgument(
-                f"register region: {len(tensors)} tensors, {len(dims)} block dimensions")
-        base = min(tensor.data_ptr() for tensor in tensors)
-        layouts = [block_layout(tuple(t.shape), tuple(t.stride()), t.element_size(),
-                                block_dim=dim, offset=t.data_ptr() - base)
-                   for t, dim in zip(tensors, dims)]
-        if len({layout.block_count for layout in layouts}) != 1:
-            raise errors.InvalidArgument("register region: the tensors' block counts differ")
-        region = Region(layouts, tensors)
-        with self._lock:
-            self._open_region(self._session, region)
+        the daemon; memory that no other process can map, with the setting to blame),
+        ResourceExhausted."""
+        region = region_of(tensors, block_dim)
+        with self._changing():
+            session = self._session
+            region.binding = Binding(session, self._open_region(session, region))
             self._regions[region] = None
         return region
 
-    def _open_region(self, session: Session, region: Region) -> None:
+    def _open_region(self, session: Session, region: Region) -> int:
         pointer = min(tensor.data_ptr() for tensor in region.tensors)
         end = max(layout.offset + (layout.block_count - 1) * layout.block_stride
                   + sum(layout.runs[-1]) for layout in region.layouts)
@@ -226,34 +253,37 @@ class Client:
                 offer = HandoffRequest()
                 offer.attach_device_memory.gpu_uuid = memory.gpu_uuid
                 offer.attach_device_memory.allocation_bytes = memory.allocation_bytes
-                reply = session.handoff.call(offer, memory.fd, self._call_timeout_s)
+                reply = session.hand_off(offer, memory.fd, self._call_timeout_s)
                 request.handoff_memory_id = reply.device_memory.handoff_memory_id
         for layout in region.layouts:
             tensor = request.tensors.add(tensor_offset=memory.offset + layout.offset,
                                          block_stride=layout.block_stride)
             for offset, length in layout.runs:
                 tensor.runs.add(offset=offset, length=length)
-        reply = session.call("RegisterMemory", request, self._call_timeout_s,
-                             f"register memory of {memory.gpu_uuid}")
-        region.binding = Binding(session, reply.region_id)
-        if RegisterMemoryReply.WAY_LANDING in (reply.way, reply.store_way):
-            self._close_region(session, region)
-            raise errors.Unimplemented(
-                "register region: its runs are so short that the daemon uses a landing buffer, "
-                "which this client does not serve")
-
-    def _close_region(self, session: Session, region: Region) -> None:
-        request = UnregisterMemoryRequest(session_id=session.opened.session_id,
-                                          region_id=region.number_in(session))
-        session.call("UnregisterMemory", request, self._call_timeout_s, f"unregister {region}")
-        region.binding = None
+        session.hold(region, region.tensors)
+        try:
+            reply = session.call("RegisterMemory", request, self._call_timeout_s,
+                                 f"register memory of {memory.gpu_uuid}")
+        except (errors.DeadlineExceeded, errors.Unavailable):
+            raise  # It may have been opened.
+        except errors.KVStreamError:
+            session.let_go(region)
+            raise
+        # Never by a landing buffer: this client registers none.
+        return reply.region_id
 
     def unregister_region(self, region: Region) -> None:
         """Returns once the daemon has closed it: the memory may be freed. Raises FailedPrecondition
         while operations use it. After DeadlineExceeded it is open until the session's end."""
-        with self._lock:
-            self._close_region(self._session, region)
+        with self._changing():
+            session = self._session
+            request = UnregisterMemoryRequest(session_id=session.opened.session_id,
+                                              region_id=region.number_in(session))
+            session.call("UnregisterMemory", request, self._call_timeout_s,
+                         f"unregister {region}")
+            session.let_go(region)
             self._regions.pop(region, None)
+            region.binding = None
 
     # ------------------------------------------------------------ lookups
 
@@ -268,11 +298,14 @@ class Client:
         session = self._session
         request = requests.lookup_request(session, namespace, prefix_hashes, salt=salt,
                                           groups=groups, per_key=per_key, lease_ms=lease_ms)
-        session.check()
         future: concurrent.futures.Future[LookupResult] = running_future()
-        call = session.method("KvCache", "Lookup").future(
-            request, timeout=timeout_s or self._call_timeout_s)
-        call.add_done_callback(lambda done: _settle(session, done, future))
+
+        def settle(reply: Any, error: errors.KVStreamError | None) -> None:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(requests.lookup_result(reply))
+        session.start("Lookup", request, self._timeout_s(timeout_s), "look up chunks", settle)
         return future
 
     def lookup(self, namespace: Namespace, prefix_hashes: Iterable[bytes], *, salt: bytes = b"",
@@ -283,14 +316,13 @@ class Client:
         request = requests.lookup_request(session, namespace, prefix_hashes, salt=salt,
                                           groups=groups, per_key=per_key, lease_ms=lease_ms)
         return requests.lookup_result(session.call(
-            "Lookup", request, timeout_s or self._call_timeout_s, "look up chunks"))
+            "Lookup", request, self._timeout_s(timeout_s), "look up chunks"))
 
     def release(self, lease_id: int) -> None:
-        """Gives back the lease of a lookup; never blocks. Idempotent; 0 is no lease."""
+        """Gives back the lease of a lookup; never blocks, and does nothing where the session is
+        lost. Idempotent; 0 is no lease."""
         if lease_id:
-            client_message = ClientMessage()
-            client_message.release.lease_id = lease_id
-            self._session.send(client_message.SerializeToString())
+            self._session.release(lease_id)
 
     # ------------------------------------------------------------ operations
 
@@ -350,18 +382,8 @@ class Client:
     def _deadline(self, deadline_ms: int | None) -> int:
         return self._deadline_ms if deadline_ms is None else deadline_ms
 
+    def _timeout_s(self, timeout_s: float | None) -> float:
+        return self._call_timeout_s if timeout_s is None else timeout_s
+
     def _patience_s(self, deadline_ms: int) -> float:
         return deadline_ms / 1000 + self._call_timeout_s
-
-
-def _settle(session: Session, call: Any, future: concurrent.futures.Future[LookupResult]) -> None:
-    """Ends a lookup's future with what its call has ended with."""
-    try:
-        reply = session.check_boot(call.result())
-        future.set_result(requests.lookup_result(reply))
-    except grpc.RpcError as error:
-        future.set_exception(from_rpc(error, "look up chunks"))
-    except grpc.FutureCancelledError:
-        future.set_exception(errors.SessionLost("look up chunks: the client closed the session"))
-    except errors.KVStreamError as error:
-        future.set_exception(error)

@@ -44,6 +44,14 @@ def _receive(connection: socket.socket) -> Any:
         raise ValueError("a packet is no HandoffReply") from error
 
 
+def _limit_sends(connection: socket.socket, timeout_s: float) -> None:
+    """Bounds connects and sends of a blocking socket, which then fail with BlockingIOError."""
+    # No time at all would mean no bound.
+    microseconds = max(int(timeout_s * 1e6), 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO,
+                          struct.pack("ll", *divmod(microseconds, 1_000_000)))
+
+
 class HandoffConnection:
     """Connects and takes the Welcome. Raises NotFound, PermissionDenied, Unavailable,
     DeadlineExceeded, FailedPrecondition for what is no handoff socket, InvalidArgument for a path
@@ -56,7 +64,7 @@ class HandoffConnection:
         # By request: its event and, once that is set, the reply.
         self._waiting: dict[int, list[Any]] = {}
         self._ids = itertools.count(1)
-        self._closed = threading.Event()
+        self._closed = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
             self.welcome = self._open(timeout_s)
@@ -68,12 +76,14 @@ class HandoffConnection:
         operation = f"connect to {self.path}"
         deadline = time.monotonic() + timeout_s
         try:
-            self._socket.settimeout(timeout_s)
+            # Blocking, since a connect that does not block fails at once where too many wait to be
+            # accepted.
+            _limit_sends(self._socket, timeout_s)
             self._socket.connect(self.path)
             self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
             reply = _receive(self._socket)
             self._socket.settimeout(None)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             raise errors.DeadlineExceeded(f"{operation}: no welcome from the daemon") from None
         except OSError as error:
             if "too long" in str(error):
@@ -88,9 +98,6 @@ class HandoffConnection:
             raise refusal
         if reply.WhichOneof("reply") != "welcome":
             raise errors.FailedPrecondition(f"{operation}: the first packet is no welcome")
-        # A daemon that reads nothing must not block a caller for good.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO,
-                                struct.pack("ll", int(timeout_s) + 1, 0))
         return reply.welcome
 
     def start(self, on_end: Callable[[], None]) -> None:
@@ -102,17 +109,18 @@ class HandoffConnection:
         """The reply to a HandoffRequest, on which `fd` rides. Raises what the daemon says,
         Unavailable when the connection has ended, DeadlineExceeded without an answer."""
         operation = f"hand off by {self.path}"
+        deadline = time.monotonic() + timeout_s
         waiting: list[Any] = [threading.Event(), None]
         with self._lock:
-            if self._closed.is_set():
+            if self._closed:
                 raise errors.Unavailable(f"{operation}: the daemon closed the connection")
             request.request_id = next(self._ids)
             self._waiting[request.request_id] = waiting
         try:
-            with self._send_lock:
-                socket.send_fds(self._socket, [request.SerializeToString()],
-                                [] if fd is None else [fd])
-            answered = waiting[0].wait(timeout_s)
+            self._send(request.SerializeToString(), [] if fd is None else [fd], deadline)
+            answered = waiting[0].wait(max(deadline - time.monotonic(), 0))
+        except (TimeoutError, BlockingIOError):
+            raise errors.DeadlineExceeded(f"{operation}: the daemon does not read") from None
         except OSError as error:
             raise errors.Unavailable(f"{operation}: {error}") from error
         finally:
@@ -128,27 +136,36 @@ class HandoffConnection:
             raise refusal
         return reply
 
+    def _send(self, data: bytes, fds: list[int], deadline: float) -> None:
+        """OSError; of these TimeoutError and BlockingIOError at the deadline."""
+        if not self._send_lock.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            raise TimeoutError
+        try:
+            _limit_sends(self._socket, deadline - time.monotonic())
+            socket.send_fds(self._socket, [data], fds)
+        finally:
+            self._send_lock.release()
+
     def half_close(self) -> None:
         """Asks the daemon to end the session. Never blocks; idempotent."""
+        self._shut(socket.SHUT_WR)
+
+    def _shut(self, how: int) -> None:
         # With the lock, since a closed descriptor's number may be another's at once.
         with self._lock:
             try:
-                self._socket.shutdown(socket.SHUT_WR)
+                self._socket.shutdown(how)
             except OSError:
                 pass  # Ended already.
+
+    def shut_down(self) -> None:
+        """Ends the connection at once, as if the daemon had closed it. For one by which no memory
+        went. Never blocks; idempotent."""
+        self._shut(socket.SHUT_RDWR)
 
     def discard(self) -> None:
         """Closes a connection that was never started, or that has ended."""
         self._socket.close()
-
-    def wait_closed(self, timeout_s: float) -> bool:
-        """True once the daemon has closed its side: it touches no memory of the session."""
-        return self._closed.wait(timeout_s)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the daemon has closed its side."""
-        return self._closed.is_set()
 
     def _run(self, on_end: Callable[[], None]) -> None:
         while True:
@@ -167,7 +184,7 @@ class HandoffConnection:
                     waiting[1] = reply
                     waiting[0].set()
         with self._lock:
-            self._closed.set()
+            self._closed = True
             for waiting in self._waiting.values():
                 waiting[0].set()
         on_end()

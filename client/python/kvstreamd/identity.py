@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvstreamd import errors
-from kvstreamd.memory import Bound
+from kvstreamd.memory import Binding, Bound
 from kvstreamd.protocol import NamespaceMessage
 
 Part = str | bytes | int | None
@@ -79,7 +79,12 @@ class Namespace(Bound):
                  local_shards: Mapping[int, Sequence[int]]):
         self.description = description
         # Shards of each group whose ranks run on this node; empty means all.
-        self.local_shards = local_shards
+        self.local_shards = {group: tuple(shards) for group, shards in local_shards.items()}
+
+    def bind(self, session: object, reply: Any) -> None:
+        """Takes what a RegisterNamespaceReply of a session says."""
+        self.id, self.segment_bytes = reply.namespace_id, reply.segment_bytes
+        self.binding = Binding(session, 0)
 
     def __repr__(self) -> str:
         return f"Namespace({self.description.model}, {self.id.hex()})"

@@ -42,10 +42,12 @@ class Bound:
     # Set by who registers it.
     binding: Binding | None = None
 
-    def number_in(self, session: object) -> int:
-        """Its number in this session. FailedPrecondition when it is not registered there."""
+    def number_in(self, session: Any) -> int:
+        """Its number in this session. FailedPrecondition when it is not registered there;
+        SessionLost when the session has ended, since another may have taken its place."""
         binding = self.binding
         if binding is None or binding.session is not session:
+            session.check()
             raise errors.FailedPrecondition(f"use {self}: it is not registered with this session")
         return binding.number
 

@@ -118,6 +118,21 @@ class Region(Bound):
         return DeviceBlocks(self, blocks)
 
 
+def region_of(tensors: Sequence[Any], block_dim: int | Sequence[int]) -> Region:
+    """A region of PyTorch tensors, not registered yet. `block_dim`: the dimension that counts
+    blocks, of all or of each. Raises InvalidArgument."""
+    dims = [block_dim] * len(tensors) if isinstance(block_dim, int) else list(block_dim)
+    if not tensors or len(dims) != len(tensors):
+        raise errors.InvalidArgument(
+            f"register region: {len(tensors)} tensors, {len(dims)} block dimensions")
+    base = min(tensor.data_ptr() for tensor in tensors)
+    layouts = [block_layout(tuple(t.shape), tuple(t.stride()), t.element_size(), block_dim=dim,
+                            offset=t.data_ptr() - base) for t, dim in zip(tensors, dims)]
+    if len({layout.block_count for layout in layouts}) != 1:
+        raise errors.InvalidArgument("register region: the tensors' block counts differ")
+    return Region(layouts, tensors)
+
+
 class DeviceBlocks(NamedTuple):
     """Blocks of a region. Before a store the caller has waited for what wrote them, before a read
     for what still uses them: the daemon knows none of its streams."""
