@@ -10,6 +10,8 @@ Everything is in this process, so that a test sees the KV's bytes. Asked for are
                             prompt}, and their values in a file of numpy's, shape (blocks, values)
   {"metrics": null}      -> {"metrics": {name: value}} of the connector
   {"preemptions": null}  -> {"preemptions": how many there were}
+  {"settle": steps}      steps the engine until nothing of finished requests is left, at most
+                         so often -> {"settled": whether, "free": whether all blocks are free}
 """
 
 import argparse
@@ -88,6 +90,20 @@ def kv_of(llm, prompt, file):
     return {"kv": [hashlib.sha256(row.tobytes()).hexdigest() for row in rows]}
 
 
+def settle(llm, steps):
+    """Steps as a server does while the scheduler has requests that are not over."""
+    core = llm.llm_engine.engine_core
+    scheduler = core.engine_core.scheduler
+    for _ in range(steps):
+        if not scheduler.has_requests():
+            break
+        core.get_output()
+    pool = scheduler.kv_cache_manager.block_pool
+    return {"settled": not scheduler.has_finished_requests() and not scheduler.has_requests(),
+            # One is never given to anybody.
+            "free": pool.get_num_free_blocks() == pool.num_gpu_blocks - 1}
+
+
 def connector_metrics(llm):
     """The connector's counters."""
     return {"metrics": {metric.name.removeprefix("vllm:kvstreamd_"): metric.value
@@ -102,6 +118,8 @@ def answer(llm, asked):
         return {"forgot": llm.reset_prefix_cache(reset_connector=asked["forget"])}
     if "kv" in asked:
         return kv_of(llm, asked["kv"], asked.get("file"))
+    if "settle" in asked:
+        return settle(llm, asked["settle"])
     if "preemptions" in asked:
         return {"preemptions": sum(metric.value for metric in llm.get_metrics()
                                    if metric.name == "vllm:num_preemptions")}

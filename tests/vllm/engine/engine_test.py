@@ -171,6 +171,14 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(again["cached"], [4 * CHUNK - 1])
         engine.close()
 
+    def test_blocks_of_a_request_that_ends_with_a_chunk_are_free_after_it(self):
+        # The step that completes the last chunk is the request's last, so that its blocks are
+        # held over it.
+        engine = self.engine()
+        engine.generate([prompt(6, 3 * CHUNK)], tokens=1)
+        self.assertEqual(engine.ask({"settle": 1000}), {"settled": True, "free": True})
+        engine.close()
+
     def test_a_daemon_killed_in_mid_load_makes_the_engine_compute(self):
         prompts = [prompt(number, 1500) for number in range(4)]
         engine = self.engine()

@@ -142,7 +142,8 @@ class WorkerTest(DaemonCase):
     def test_blocks_of_a_finished_request_are_free_once_they_are_copied(self):
         worker, _ = self.make_worker()
         self.store(worker, prefix_hashes(2))
-        worker.start_stores(StepPlan(held={"r"}))
+        # A step that computes nothing only begins loads, in some releases.
+        worker.start_loads(StepPlan(held={"r"}))
         self.assertEqual(worker.transfers().sent, {"r"})
         self.assertEqual(worker.take_report()[0], [self.jobs])
 

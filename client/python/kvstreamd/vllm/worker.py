@@ -104,6 +104,8 @@ class Worker:
     def start_loads(self, plan: StepPlan) -> None:
         """Begins the step's loads; never waits for them."""
         self._want(plan)
+        # Here, since releases skip `start_stores` in steps that compute nothing.
+        self._held |= plan.held
         if not plan.loads:
             return
         ready = self._ready()
@@ -118,7 +120,6 @@ class Worker:
     def start_stores(self, plan: StepPlan) -> None:
         """Begins the stores of what the step has completed."""
         self._want(plan)
-        self._held |= plan.held
         if not plan.stores:
             return
         ready = self._ready()
