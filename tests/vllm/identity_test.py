@@ -5,6 +5,7 @@ import pathlib
 import tempfile
 import types
 import unittest
+from unittest import mock
 
 import kvstreamd
 from daemon_case import CHUNK_BYTES, DaemonCase
@@ -105,34 +106,75 @@ class WeightsTest(unittest.TestCase):
 
 
 class SaltsTest(unittest.TestCase):
-    """Adapters that change."""
+    """Adapters that change, and resets."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.salts = fingerprint.Salts("")
+
+    def adapter(self, data, number=1, folder="sql"):
+        """A request with the adapter "sql" of such bytes."""
+        path = self.folder / folder
+        path.mkdir(exist_ok=True)
+        (path / "adapter_model.safetensors").write_bytes(data)
+        return types.SimpleNamespace(cache_salt=None, lora_request=types.SimpleNamespace(
+            lora_name="sql", lora_int_id=number, lora_path=str(path)))
 
     def test_an_adapter_whose_files_change_under_its_number_is_not_shared(self):
-        with tempfile.TemporaryDirectory() as name:
-            file = pathlib.Path(name) / "adapter_model.safetensors"
-            file.write_bytes(b"one")
-            adapter = types.SimpleNamespace(lora_name="sql", lora_int_id=1, lora_path=name)
-            request = types.SimpleNamespace(lora_request=adapter, cache_salt=None)
-            salts = fingerprint.Salts("")
-            first = salts.of(request)
-            self.assertEqual(salts.of(request), first)
-            file.write_bytes(b"other")
-            self.assertIsNone(salts.of(request))
-            # Loaded anew it has another number.
-            adapter.lora_int_id = 2
-            self.assertNotIn(salts.of(request), (None, first))
+        first = self.salts.of(self.adapter(b"one"))
+        self.assertIsNotNone(first)
+        self.assertEqual(self.salts.of(self.adapter(b"one", 2, "copy")), first)
+        self.assertIsNone(self.salts.of(self.adapter(b"other")))
+
+    def test_a_name_that_has_meant_two_adapters_is_not_shared_until_a_reset(self):
+        first = self.adapter(b"one")
+        salt = self.salts.of(first)
+        # The engine's own cache goes by the name, and has KV of the first.
+        second = self.adapter(b"other", 2, "other")
+        self.assertIsNone(self.salts.of(second))
+        self.assertIsNone(self.salts.of(first))
+        self.salts.reset(b"failed", complete=False)
+        self.assertIsNone(self.salts.of(second))
+        self.salts.reset(b"generation", complete=True)
+        self.assertNotIn(self.salts.of(second), (None, salt))
+        self.assertIsNone(self.salts.of(first))
+
+    def test_files_that_changed_under_a_number_are_not_shared_after_a_reset_either(self):
+        self.salts.of(self.adapter(b"one"))
+        self.salts.reset(b"generation", complete=True)
+        # What the engine has loaded under the number is the old one.
+        self.assertIsNone(self.salts.of(self.adapter(b"other")))
 
     def test_an_adapter_that_is_not_here_is_not_shared(self):
-        adapter = types.SimpleNamespace(lora_name="sql", lora_int_id=1, lora_path="hub/adapter")
-        self.assertIsNone(fingerprint.Salts("").of(
-            types.SimpleNamespace(lora_request=adapter, cache_salt=None)))
+        request = self.adapter(b"one")
+        request.lora_request.lora_path = "hub/adapter"
+        self.assertIsNone(self.salts.of(request))
+
+    def test_an_adapter_that_cannot_be_read_is_not_shared(self):
+        path = self.folder / "empty"
+        path.mkdir()
+        request = self.adapter(b"one")
+        request.lora_request.lora_path = str(path)
+        self.assertIsNone(self.salts.of(request))
+        (path / "gone.safetensors").symlink_to(self.folder / "nowhere")
+        self.assertIsNone(self.salts.of(request))
+        with mock.patch.object(pathlib.Path, "iterdir", side_effect=PermissionError):
+            self.assertIsNone(self.salts.of(self.adapter(b"one", 3, "third")))
 
     def test_a_reset_finds_nothing_of_before(self):
         request = types.SimpleNamespace(lora_request=None, cache_salt=None)
-        salts = fingerprint.Salts("")
-        before = salts.of(request)
-        salts.reset(b"generation")
-        self.assertNotEqual(salts.of(request), before)
+        before = self.salts.of(request)
+        self.salts.reset(b"generation", complete=True)
+        self.assertNotEqual(self.salts.of(request), before)
+
+    def test_a_reset_that_leaves_kv_in_the_engine_ends_all_sharing_until_one_that_does_not(self):
+        request = types.SimpleNamespace(lora_request=None, cache_salt=None)
+        self.salts.reset(b"failed", complete=False)
+        self.assertIsNone(self.salts.of(request))
+        self.salts.reset(b"generation", complete=True)
+        self.assertIsNotNone(self.salts.of(request))
 
 
 if __name__ == "__main__":

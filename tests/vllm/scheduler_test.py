@@ -3,7 +3,7 @@
 import types
 
 from daemon_case import DaemonCase, description, prefix_hashes, real_node
-from kvstreamd.vllm.compat import Scheduled
+from kvstreamd.vllm.compat import LocalCache, Scheduled
 from kvstreamd.vllm.keys import Shape
 from kvstreamd.vllm.options import Options
 from kvstreamd.vllm.scheduler import Scheduler
@@ -185,6 +185,19 @@ class SchedulerTest(DaemonCase):
         self.assertEqual(self.scheduler.matched_tokens(request, 0), (0, False))
         self.assertEqual(self.scheduler.plan(
             [(Scheduled("r", list(range(16)), True, 0), 4 * CHUNK)], set()).stores, [])
+
+    def test_a_reset_while_requests_have_blocks_keeps_nothing_until_a_whole_one(self):
+        pool = types.SimpleNamespace(num_gpu_blocks=10, get_num_free_blocks=lambda: 5,
+                                     get_cached_block=lambda *_: None)
+        self.scheduler.bind(LocalCache(pool))
+        step = [(Scheduled("r", list(range(4)), True, 0), CHUNK)]
+        for free, complete in ((5, False), (9, True)):
+            pool.get_num_free_blocks = lambda free=free: free
+            self.assertEqual(self.scheduler.reset(), complete)
+            # What it computes may go on from the engine's own KV of before.
+            self.scheduler.on_new_request(request_of("r", prefix_hashes(4)))
+            self.assertEqual(bool(self.scheduler.plan(step, set()).stores), complete)
+            self.scheduler.finished("r")
 
     def test_roles_are_kept(self):
         hashes = prefix_hashes(8)

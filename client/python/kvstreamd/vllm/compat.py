@@ -120,3 +120,10 @@ class LocalCache:
         """Whether a block of the first KV group is there."""
         find = getattr(self._pool, "get_cached_block", None)
         return find is not None and find(block_hash, [0]) is not None
+
+    def is_empty(self) -> bool:
+        """Whether no request has blocks, so that a reset of it, which is refused else, has left
+        nothing."""
+        free = getattr(self._pool, "get_num_free_blocks", None)
+        # One block is never given to anybody.
+        return free is not None and free() == self._pool.num_gpu_blocks - 1

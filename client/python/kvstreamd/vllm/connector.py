@@ -211,8 +211,7 @@ class KVStreamConnector(KVConnectorBase_V1):
 
     def reset_cache(self) -> bool | None:
         assert self._scheduler is not None
-        self._scheduler.reset()
-        return True
+        return self._scheduler.reset()
 
     # ------------------------------------------------------------ worker
 

@@ -116,43 +116,59 @@ def describe(vllm_config: Any, weights: bytes, shape: Shape, worker: WorkerShape
 class Salts:
     """The salts of requests: who may share KV with whom beyond what vLLM's hashes tell apart.
 
-    vLLM hashes an adapter's name alone, so that an adapter that was trained on would find the KV of
-    its former self. Here its files count. Not thread-safe."""
+    vLLM hashes an adapter's name alone, so that its own cache finds the KV of an adapter's former
+    self, which a request with the new one would go on from. Here its files count, and a name that
+    has meant two of them is not shared any more. Not thread-safe."""
 
     def __init__(self, tenant: str):
         self._tenant = tenant or None
         # Tells the KV before a reset of the cache from that after it.
         self._generation: bytes | None = None
+        # Whether the engine may still have KV of before the last reset.
+        self._mixed = False
         # By an adapter's number in the engine: its files' state, and their digest.
         self._adapters: dict[int, tuple[Any, bytes]] = {}
+        # By an adapter's name: the digest that the engine's own KV is of; None once unknown.
+        self._names: dict[str, bytes | None] = {}
 
-    def reset(self, generation: bytes) -> None:
-        """No KV of before is found from now on."""
+    def reset(self, generation: bytes, complete: bool) -> None:
+        """No KV of before is found from now on. Unless the engine has none of it left either, which
+        is what `complete` says, nothing is shared until a reset that is."""
         self._generation = generation
+        self._mixed = not complete
+        if complete:
+            self._names.clear()
 
     def of(self, request: Any) -> bytes | None:
         """The salt of a request of vLLM's; None where its KV may not be shared, since nothing tells
-        its adapter's bytes."""
+        what it is computed from."""
+        if self._mixed:
+            return None
         # Also in the hash of the first block; what keeps tenants apart is worth saying twice.
         cache_salt = request.cache_salt or None
         adapter = request.lora_request
         if adapter is None:
             return salt_of(tenant=self._tenant, generation=self._generation, cache_salt=cache_salt)
         digest = self._adapter(adapter)
+        if self._names.setdefault(adapter.lora_name, digest) != digest:
+            digest = self._names[adapter.lora_name] = None
         if digest is None:
             return None
         return salt_of(tenant=self._tenant, generation=self._generation, cache_salt=cache_salt,
                        adapter=adapter.lora_name, adapter_revision=digest)
 
     def _adapter(self, lora_request: Any) -> bytes | None:
+        """The digest of an adapter's files; None where they are not here or have changed."""
         folder = pathlib.Path(lora_request.lora_path)
-        if not folder.is_dir():
+        number = lora_request.lora_int_id
+        try:
+            state = tuple((file.name, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+                          for file in sorted(folder.iterdir()) if file.is_file()
+                          for stat in [file.stat()])
+            if number not in self._adapters:
+                self._adapters[number] = (state, files_digest(folder))
+        except (OSError, ValueError):
             return None
-        state = tuple((file.name, stat.st_size, stat.st_mtime_ns, stat.st_ino)
-                      for file in sorted(folder.iterdir()) if file.is_file()
-                      for stat in [file.stat()])
-        known = self._adapters.get(lora_request.lora_int_id)
-        if known is None:
-            known = self._adapters[lora_request.lora_int_id] = (state, files_digest(folder))
         # What the engine has loaded is unknown once the files of one number change.
-        return known[1] if known[0] == state else None
+        known, digest = self._adapters[number]
+        return digest if known == state else None

@@ -276,12 +276,20 @@ class Scheduler:
 
     # ------------------------------------------------------------ the rest
 
-    def reset(self) -> None:
-        """Nothing of before is found from now on, as when the weights have changed."""
-        self._salts.reset(os.urandom(16))
+    def reset(self) -> bool:
+        """Nothing of before is found from now on, as when the weights have changed. The engine has
+        emptied its own cache just before, unless requests have blocks: then that still has KV of
+        before, which later requests would go on from, so that nothing is shared until a reset
+        without any. Whether it was one."""
+        complete = self._local.is_empty()
+        if not complete:
+            logger.warning("kvstreamd: the cache was reset while requests have blocks, so that "
+                           "nothing is found or kept until it is reset without any")
+        self._salts.reset(os.urandom(16), complete)
         for tracked in self._requests.values():
             self._drop_lookup(tracked)
             tracked.salt = None
+        return complete
 
     def take_stats(self) -> dict[str, int | float]:
         """What was counted since the last call."""
