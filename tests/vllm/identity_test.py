@@ -9,7 +9,7 @@ from unittest import mock
 
 import kvstreamd
 from daemon_case import CHUNK_BYTES, DaemonCase
-from identity_suite import IdentitySuite
+from identity_suite import BASE, IdentitySuite
 from kvstreamd.vllm import fingerprint
 from kvstreamd.vllm.keys import Shape
 from kvstreamd.vllm.metadata import WorkerShape
@@ -22,7 +22,8 @@ def engine_config(setting):
     return types.SimpleNamespace(
         model_config=types.SimpleNamespace(
             model=setting.model, quantization=setting.quantization, dtype="bfloat16",
-            hf_config=hf_config, hf_text_config=hf_config, max_model_len=4096),
+            hf_config=hf_config, hf_text_config=hf_config, max_model_len=4096,
+            multimodal_config=None),
         cache_config=types.SimpleNamespace(cache_dtype=setting.kv_dtype,
                                            prefix_caching_hash_algo="sha256"),
         parallel_config=types.SimpleNamespace(
@@ -67,6 +68,25 @@ class ConnectorIdentityTest(IdentitySuite, DaemonCase):
         return description, fingerprint.Salts(setting.tenant or "").of(self.request(setting))
 
 
+class PreprocessingTest(unittest.TestCase):
+    """An image's hash says nothing of what is made of the image."""
+
+    def test_settings_of_images_and_sound_tell_namespaces_apart(self):
+        config = engine_config(BASE)
+        shape = Shape(16, 16, 64)
+        worker = WorkerShape(block_bytes=64, block_count=10, kv_dtype="bfloat16", layout="l")
+        digests = []
+        for settings in (None, {"mm_processor_kwargs": {"max_pixels": 100}},
+                         {"mm_processor_kwargs": {"max_pixels": 200}},
+                         {"media_io_kwargs": {"video": {"num_frames": 8}}},
+                         {"video_pruning_rate": 0.5}):
+            if settings is not None:
+                config.model_config.multimodal_config = types.SimpleNamespace(**settings)
+            digests.append(fingerprint.describe(config, b"weights", shape, worker,
+                                                replicated=False, release="0.32").extra)
+        self.assertEqual(len({str(each) for each in digests}), len(digests))
+
+
 class WeightsTest(unittest.TestCase):
     """Equal names never share bytes by accident."""
 
@@ -88,6 +108,15 @@ class WeightsTest(unittest.TestCase):
                                                 "")
         self.assertEqual(one, same)
         self.assertNotEqual(one, other)
+
+    def test_what_a_local_model_makes_of_images_is_part_of_it(self):
+        folder = self.model("a", bytes(1000))
+        seen = [fingerprint.weights_fingerprint(folder, None, "auto", "")]
+        for name in ("preprocessor_config.json", "video_preprocessor_config.json",
+                     "processor_config.json", "modeling.py"):
+            (pathlib.Path(folder) / name).write_text("{}", encoding="ascii")
+            seen.append(fingerprint.weights_fingerprint(folder, None, "auto", ""))
+        self.assertEqual(len(set(seen)), len(seen))
 
     def test_a_commit_names_weights(self):
         commit = "0123456789" * 4

@@ -18,6 +18,11 @@ from kvstreamd.vllm.keys import Shape
 from kvstreamd.vllm.metadata import WorkerShape
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+# What makes a model's input of images and sound, and code that is the model's own.
+_PREPROCESSING = ("*processor*.json", "*.py")
+# vLLM's settings of the same.
+_MULTIMODAL = ("mm_processor_kwargs", "media_io_kwargs", "mm_encoder_attn_dtype",
+               "video_pruning_rate", "video_pruning_method")
 # A hub's snapshot is named by the commit that it is of.
 _SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|$)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -45,17 +50,26 @@ def weights_fingerprint(model: str, revision: str | None, load_format: str,
     snapshot = _SNAPSHOT.search(str(path.absolute()))
     if snapshot:
         return fingerprint_of(commit=snapshot.group(1))
-    return fingerprint_of(files=files_digest(path, _WEIGHTS))
+    return fingerprint_of(files=files_digest(path, _WEIGHTS),
+                          preprocessing=_digest(_matching(path, _PREPROCESSING)))
 
 
 def files_digest(path: pathlib.Path, patterns: Sequence[str] = ("*",)) -> bytes:
     """The digest of a file, or of the files of a folder that match, with their names. ValueError
     where there are none."""
-    files = [path] if path.is_file() else sorted(
-        {found for pattern in patterns for found in path.glob(pattern) if found.is_file()})
+    files = [path] if path.is_file() else _matching(path, patterns)
     if not files:
         raise ValueError(f"{path} has no files of weights: set weights_fingerprint in "
                          "kv_connector_extra_config")
+    return _digest(files)
+
+
+def _matching(folder: pathlib.Path, patterns: Sequence[str]) -> list[pathlib.Path]:
+    return sorted({found for pattern in patterns for found in folder.glob(pattern)
+                   if found.is_file()})
+
+
+def _digest(files: Sequence[pathlib.Path]) -> bytes:
     digest = hashlib.sha256()
     for file in files:
         digest.update(fingerprint_of(name=file.name, size=file.stat().st_size))
@@ -63,6 +77,12 @@ def files_digest(path: pathlib.Path, patterns: Sequence[str] = ("*",)) -> bytes:
             while block := opened.read(_READ_BYTES):
                 digest.update(block)
     return digest.digest()
+
+
+def _multimodal(model: Any) -> str:
+    """What the engine is told to do with images and sound before the model sees them, as text."""
+    config = getattr(model, "multimodal_config", None)
+    return _canonical({name: getattr(config, name, None) for name in _MULTIMODAL})
 
 
 def _canonical(value: Any) -> str:
@@ -110,6 +130,7 @@ def describe(vllm_config: Any, weights: bytes, shape: Shape, worker: WorkerShape
                       shards=1 if replicated else ranks, replicated=replicated)],
         extra={"engine": f"vllm {release}".strip(), "model_dtype": str(model.dtype),
                "config": _config_digest(model.hf_config),
+               "multimodal": hashlib.sha256(_multimodal(model).encode()).hexdigest(),
                "hash": str(cache.prefix_caching_hash_algo)})
 
 
