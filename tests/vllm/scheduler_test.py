@@ -1,8 +1,10 @@
 """The connector's scheduler against a real daemon; the test is the engine and its worker."""
 
 import types
+from unittest import mock
 
 from daemon_case import DaemonCase, description, prefix_hashes, real_node
+from kvstreamd.client import Client
 from kvstreamd.vllm.compat import LocalCache, Scheduled
 from kvstreamd.vllm.keys import Shape
 from kvstreamd.vllm.options import Options
@@ -160,6 +162,15 @@ class SchedulerTest(DaemonCase):
             lambda: self.scheduler.take_stats().get("prefetched_chunks", 0), "chunks are asked for")
         self.assertEqual(asked, 3)
 
+    def found_again(self, hashes):
+        """Waits until what the daemon has is found after a loss: tokens."""
+        def found():
+            again = request_of("again", hashes)
+            tokens, _ = self.matched(again)
+            self.scheduler.finished("again")
+            return tokens
+        return real_node.wait(found, "the daemon is found again")
+
     def test_without_a_daemon_nothing_is_found_and_nothing_waits(self):
         hashes = prefix_hashes(8)
         self.keep(self.registered, self.keys(hashes))
@@ -170,13 +181,32 @@ class SchedulerTest(DaemonCase):
         self.node.start()
 
         # It comes back by itself, and so does what it has.
-        def found():
-            again = request_of("again", hashes)
-            tokens, _ = self.matched(again)
-            self.scheduler.finished("again")
-            return tokens
-        real_node.wait(found, "the daemon is found again")
+        self.found_again(hashes)
         self.assertEqual(self.scheduler.take_stats()["connections_lost"], 1)
+
+    def test_whatever_the_client_raises_is_a_miss(self):
+        # As gRPC does of a channel that another thread closes.
+        request = request_of("r", prefix_hashes(8))
+        with mock.patch.object(Client, "start_lookup", side_effect=ValueError("closed channel")):
+            self.scheduler.on_new_request(request)
+            self.assertEqual(self.scheduler.matched_tokens(request, 0), (0, False))
+        self.scheduler.finished("r")
+
+    def test_whatever_the_client_raises_it_is_connected_again(self):
+        failures = [ValueError("closed channel"), RuntimeError("another thread")]
+        reconnect = Client.reconnect
+
+        def fail_first(client):
+            if failures:
+                raise failures.pop()
+            reconnect(client)
+        hashes = prefix_hashes(8)
+        self.keep(self.registered, self.keys(hashes))
+        with mock.patch.object(Client, "reconnect", fail_first):
+            self.node.kill()
+            self.node.start()
+            self.assertTrue(self.found_again(hashes))
+        self.assertEqual(failures, [])
 
     def test_hashes_of_another_granularity_are_not_used(self):
         request = request_of("r", prefix_hashes(8), tokens=8 * BLOCK * 2)

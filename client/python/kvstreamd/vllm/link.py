@@ -71,7 +71,7 @@ class Link:
             if self._client is not None:
                 try:
                     self._client.close()
-                except errors.KVStreamError as error:
+                except Exception as error:  # Of whatever kind: the engine ends as it should.
                     logger.warning("kvstreamd: %s", error)
 
     def _run(self) -> None:
@@ -94,7 +94,7 @@ class Link:
                     self._back("connected again")
                 if self._ready is None and self._wanted is not None:
                     self._ready = self._register(self._client, *self._wanted)
-            except errors.KVStreamError as error:
+            except Exception as error:  # Of whatever kind: it is tried again.
                 self._away(error)
 
     @staticmethod
@@ -104,7 +104,7 @@ class Link:
         buffer = client.create_host_buffer(buffer_bytes) if buffer_bytes else None
         return Ready(client, namespace, buffer)
 
-    def _away(self, error: errors.KVStreamError) -> None:
+    def _away(self, error: Exception) -> None:
         if not self._warned:
             logger.warning("kvstreamd at %s is away, so that nothing is found or kept: %s",
                            self._options.socket, error)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kvstreamd import errors
 from kvstreamd.vllm.link import Ready
 from kvstreamd.vllm.options import Options
 
@@ -41,7 +40,7 @@ class Lookup:
             self._future = ready.client.start_lookup(
                 ready.namespace, keys, salt=salt, lease_ms=options.lease_ms,
                 timeout_s=options.lookup_timeout_ms / 1000)
-        except errors.KVStreamError as error:
+        except Exception as error:  # Of whatever kind: it would end the engine.
             self._fail(error)
 
     @property
@@ -60,7 +59,7 @@ class Lookup:
                 return
             try:
                 action(self._worth_of(future.result()))
-            except errors.KVStreamError as error:
+            except Exception as error:  # Of whatever kind: nobody waits for it.
                 logger.debug("kvstreamd: nothing is fetched ahead: %s", error)
         self._future.add_done_callback(act)
 
@@ -105,5 +104,5 @@ class Lookup:
             return
         try:
             self.ready.client.release(future.result().lease_id)
-        except errors.KVStreamError:
-            pass  # The lease has ended with its session.
+        except Exception as error:  # Of whatever kind: the lease has ended with its session.
+            logger.debug("kvstreamd: a lease is not given back: %s", error)
