@@ -30,6 +30,15 @@ class OptionsTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, name):
                 Options.parse({name: value})
 
+    def test_a_lease_outlasts_its_lookup(self):
+        with self.assertRaisesRegex(ValueError, "lease_ms is 900, below twice lookup_timeout_ms"):
+            Options.parse({"lease_ms": 900})
+        Options.parse({"lease_ms": 900, "lookup_timeout_ms": 450})
+
+    def test_blocks_of_one_token_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "block_size 1 is not supported"):
+            Options.parse({}).chunk_tokens_for(1)
+
     def test_a_chunk_is_whole_blocks(self):
         self.assertEqual(Options.parse({}).chunk_tokens_for(16), 256)
         self.assertEqual(Options.parse({}).chunk_tokens_for(96), 288)

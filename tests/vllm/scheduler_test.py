@@ -1,12 +1,15 @@
 """The connector's scheduler against a real daemon; the test is the engine and its worker."""
 
 import types
+from concurrent.futures import Future
 from unittest import mock
 
 from daemon_case import DaemonCase, description, prefix_hashes, real_node
 from kvstreamd.client import Client
+from kvstreamd.vllm import lookups
 from kvstreamd.vllm.compat import LocalCache, Scheduled
 from kvstreamd.vllm.keys import Shape
+from kvstreamd.vllm.lookups import Lookup
 from kvstreamd.vllm.options import Options
 from kvstreamd.vllm.scheduler import Scheduler
 
@@ -41,7 +44,8 @@ class SchedulerTest(DaemonCase):
 
     def make_scheduler(self, loads=True, stores=True, namespace=True, **options):
         scheduler = Scheduler(
-            Options.parse({"socket": self.node.socket, "lookup_timeout_ms": 60_000, **options}),
+            Options.parse({"socket": self.node.socket, "lookup_timeout_ms": 60_000,
+                           "lease_ms": 120_000, **options}),
             "test", Shape(BLOCK, BLOCK, CHUNK), 1, loads=loads, stores=stores)
         self.addCleanup(scheduler.close)
         if namespace:
@@ -66,9 +70,9 @@ class SchedulerTest(DaemonCase):
         self.scheduler.on_new_request(request)
         self.assertEqual(self.matched(request), (3 * CHUNK, True))
         # Asking again changes nothing, and asks the daemon nothing.
-        lookups = self.client.status().operations.lookups
+        asked = self.client.status().operations.lookups
         self.assertEqual(self.matched(request), (3 * CHUNK, True))
-        self.assertEqual(self.client.status().operations.lookups, lookups)
+        self.assertEqual(self.client.status().operations.lookups, asked)
 
     def test_a_whole_hit_leaves_one_token(self):
         hashes = prefix_hashes(8)
@@ -81,6 +85,51 @@ class SchedulerTest(DaemonCase):
         request = request_of("r", hashes)
         self.assertEqual(self.matched(request, local=5 * BLOCK), (3 * BLOCK, True))
         self.assertEqual(self.matched(request, local=8 * BLOCK), (0, False))
+
+    def test_an_answer_that_is_taken_too_late_is_asked_for_once_more(self):
+        hashes = prefix_hashes(8)
+        self.keep(self.registered, self.keys(hashes))
+        request = request_of("r", hashes)
+        self.scheduler.on_new_request(request)
+        answer = self.matched(request)
+        self.assertEqual(answer, (2 * CHUNK - 1, True))
+        asked = self.client.status().operations.lookups
+        with mock.patch.object(Lookup, "is_stale", return_value=True):
+            self.scheduler.matched_tokens(request, 0)
+        self.assertEqual(self.matched(request), answer)
+        self.assertEqual(self.client.status().operations.lookups, asked + 1)
+        # One that is too late twice in a row leaves the request to run without.
+        with mock.patch.object(Lookup, "is_stale", return_value=True):
+            self.assertEqual(self.matched(request), (0, False))
+        self.assertEqual(self.client.status().operations.lookups, asked + 2)
+
+    def test_a_lookup_is_awaited_however_short_its_lease_is(self):
+        hashes = prefix_hashes(8)
+        self.keep(self.registered, self.keys(hashes))
+        request = request_of("r", hashes)
+        answer = Future()
+        with mock.patch.object(Client, "start_lookup", return_value=answer) as start:
+            self.scheduler.on_new_request(request)
+            with mock.patch.object(Lookup, "is_stale", return_value=True):
+                self.assertEqual(self.scheduler.matched_tokens(request, 0), (None, False))
+                self.assertEqual(self.scheduler.matched_tokens(request, 0), (None, False))
+        self.assertEqual(start.call_count, 1)
+        answer.set_exception(TimeoutError("no answer"))
+        self.assertEqual(self.scheduler.matched_tokens(request, 0), (0, False))
+
+    def test_a_lookup_takes_until_its_answer_and_not_until_the_engine_asks(self):
+        hashes = prefix_hashes(8)
+        request = request_of("r", hashes)
+        answer = Future()
+        now = [10.0]
+        with (mock.patch.object(Client, "start_lookup", return_value=answer),
+              mock.patch.object(lookups, "time", types.SimpleNamespace(monotonic=lambda: now[0]))):
+            self.scheduler.on_new_request(request)
+            now[0] = 12.0
+            answer.set_exception(TimeoutError("no answer"))
+            now[0] = 15.0
+            self.scheduler.matched_tokens(request, 0)
+        self.assertEqual(self.scheduler.take_stats()["lookup_wait_seconds"], 2.0)
 
     def test_a_load_names_the_chunks_and_spares_local_blocks(self):
         hashes = prefix_hashes(16)

@@ -27,7 +27,7 @@ DOCUMENTATION = {
     "dropped_chunks": "Chunks that were not stored, since the daemon or the buffer had no room for "
                       "them or the daemon was away: later misses.",
     "block_wait_seconds": "Time that a worker waited before blocks could be reused.",
-    "connections_lost": "Times that the daemon went away.",
+    "connections_lost": "Sessions that the daemon ended: the scheduler's, and one of each rank.",
 }
 
 

@@ -28,7 +28,8 @@ class Lookup:
         # Leading chunks that are there.
         self.present = 0
         self.failed = False
-        self.seconds = 0.0
+        # From its start to its answer; None while there is none.
+        self.seconds: float | None = None
         # Whether its answer is in the counters.
         self.counted = False
         self._worth = 0
@@ -41,7 +42,13 @@ class Lookup:
                 ready.namespace, keys, salt=salt, lease_ms=options.lease_ms,
                 timeout_s=options.lookup_timeout_ms / 1000)
         except Exception as error:  # Of whatever kind: it would end the engine.
+            self.seconds = 0.0
             self._fail(error)
+            return
+        self._future.add_done_callback(self._on_answer)
+
+    def _on_answer(self, _: Any) -> None:
+        self.seconds = time.monotonic() - self._began
 
     @property
     def asked(self) -> int:
@@ -68,13 +75,12 @@ class Lookup:
         if self.failed:
             return 0
         if not self.counted:
-            if not self._future.done():
+            if self.seconds is None:
                 return None
-            self.seconds = time.monotonic() - self._began
-            if (error := self._future.exception()) is not None:
+            if (error := self._future.exception(0)) is not None:
                 self._fail(error)
                 return 0
-            result = self._future.result()
+            result = self._future.result(0)
             self.present, self.lease_id = result.leading_run, result.lease_id
             self._worth = self._worth_of(result)
         return self._worth

@@ -66,11 +66,17 @@ class Options:
                      "store_deadline_ms", "lease_ms"):
             if getattr(options, name) == 0:
                 raise ValueError(f"kv_connector_extra_config: {name} is 0")
+        if options.lease_ms < 2 * options.lookup_timeout_ms:
+            raise ValueError(f"kv_connector_extra_config: lease_ms is {options.lease_ms}, below "
+                             "twice lookup_timeout_ms: what was found would be looked up again")
         socket = options.socket or os.environ.get("KVSTREAMD_SOCKET", DEFAULT_SOCKET)
         return dataclasses.replace(options, socket=socket)
 
     def chunk_tokens_for(self, block_tokens: int) -> int:
-        """Tokens in a chunk of an engine with such blocks. ValueError where it is no multiple."""
+        """Tokens in a chunk of an engine with such blocks. ValueError where it is no multiple, and
+        for blocks of one token: of a prompt that is there whole, the last would have no place."""
+        if block_tokens < 2:
+            raise ValueError("KVStreamConnector: block_size 1 is not supported")
         tokens = self.chunk_tokens or -(-_CHUNK_TOKENS // block_tokens) * block_tokens
         if tokens % block_tokens:
             raise ValueError(f"kv_connector_extra_config: chunk_tokens is {tokens}, and must be a "

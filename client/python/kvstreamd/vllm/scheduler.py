@@ -150,19 +150,36 @@ class Scheduler:
         # What lies in the engine, or ends before the last token, needs no lookup.
         if not keys.tokens_to_load(self._shape, wanted, local_tokens, request.num_tokens):
             return 0, False
-        lookup = tracked.lookup
-        if lookup is None or lookup.is_stale() or lookup.asked < wanted:
-            self._drop_lookup(tracked)
-            self._look_up(tracked)
-            lookup = tracked.lookup
-        if lookup is None:
-            return 0, False
-        found = lookup.found()
+        found = self._found(tracked, wanted)
         if found is None:
             return None, False
-        self._answered(tracked, lookup)
         tokens = keys.tokens_to_load(self._shape, found, local_tokens, request.num_tokens)
         return tokens, tokens > 0
+
+    def _found(self, tracked: Tracked, wanted: int) -> int | None:
+        """Leading chunks of the `wanted` that are there under a lease; None until that is known. An
+        answer that was taken too late is asked for anew, but once, so that the request runs."""
+        lookup = tracked.lookup
+        if lookup is None or lookup.asked < wanted:
+            lookup = self._look_up_anew(tracked)
+        elif lookup.found() is not None and lookup.is_stale():
+            if tracked.renewed:
+                return 0
+            tracked.renewed = True
+            lookup = self._look_up_anew(tracked)
+        if lookup is None:
+            return 0
+        found = lookup.found()
+        if found is not None:
+            self._answered(tracked, lookup)
+            if not lookup.is_stale():
+                tracked.renewed = False
+        return found
+
+    def _look_up_anew(self, tracked: Tracked) -> Lookup | None:
+        self._drop_lookup(tracked)
+        self._look_up(tracked)
+        return tracked.lookup
 
     def _answered(self, tracked: Tracked, lookup: Lookup) -> None:
         """Takes note of an answer, once."""

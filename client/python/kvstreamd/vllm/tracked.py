@@ -16,6 +16,8 @@ class Tracked:
     # None: its KV may not be shared.
     salt: bytes | None
     lookup: Lookup | None = None
+    # Whether it took the place of one whose answer was taken too late.
+    renewed: bool = False
     # That of a load which runs, or has just ended: it has the lease.
     leased: Lookup | None = None
     # As vLLM said at last.
