@@ -90,7 +90,8 @@ def main():
         print(f"vLLM {version}", flush=True)
         paths = os.pathsep.join(map(str, (HERE, ROOT / "tests/python")))
         status |= subprocess.run(
-            [python, "-m", "unittest", "layout_test", "stores_test", "worker_test"], check=False,
+            [python, "-m", "unittest", "layout_test", "region_test", "stores_test",
+             "worker_test"], check=False,
             env={**os.environ, "PYTHONPATH": paths, "KVSTREAMD_PROGRAM": programs[0],
                  "KVSTREAMCTL_PROGRAM": programs[1]}).returncode
         for test in ("upstream_test.py", "engine_test.py"):

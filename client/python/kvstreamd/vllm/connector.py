@@ -119,7 +119,10 @@ class KVStreamConnector(KVConnectorBase_V1):
                 logger.warning("kvstreamd: kv_load_failure_policy is %s: requests fail when a load "
                                "does; set it to recompute", transfer.kv_load_failure_policy)
             rank = get_tensor_model_parallel_rank()
-            self._worker = Worker(self._options, f"{name}/rank{rank}", rank, self._replicated)
+            # Sleep takes the KV's memory away, and waking gives it other memory.
+            in_place = not getattr(vllm_config.model_config, "enable_sleep_mode", False)
+            self._worker = Worker(self._options, f"{name}/rank{rank}", rank, self._replicated,
+                                  in_place=in_place)
 
     def _check_hashes(self, vllm_config: Any) -> None:
         """ValueError where restarts could find nothing, unless that is allowed."""

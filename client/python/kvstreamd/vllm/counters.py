@@ -27,6 +27,8 @@ DOCUMENTATION = {
     "dropped_chunks": "Chunks that were not stored, since the daemon or the buffer had no room for "
                       "them or the daemon was away: later misses.",
     "block_wait_seconds": "Time that a worker waited before blocks could be reused.",
+    "copying_ranks": "Ranks whose GPU's KV goes through host memory, since the daemon cannot reach "
+                     "it or vLLM may sleep.",
     "connections_lost": "Sessions that the daemon ended: the scheduler's, and one of each rank.",
 }
 

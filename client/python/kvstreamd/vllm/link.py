@@ -15,6 +15,7 @@ from kvstreamd import errors
 from kvstreamd.client import Client
 from kvstreamd.identity import Namespace, NamespaceDescription
 from kvstreamd.memory import HostBuffer
+from kvstreamd.regions import Region
 from kvstreamd.vllm.options import Options
 
 logger = logging.getLogger("vllm.kvstreamd")
@@ -29,6 +30,14 @@ class Ready(NamedTuple):
     client: Client
     namespace: Namespace
     buffer: HostBuffer | None
+    region: Region | None = None
+
+
+class _Wanted(NamedTuple):
+    description: NamespaceDescription
+    buffer_bytes: int
+    # None once it has opened what there is.
+    open_region: Callable[[Client], Region | None] | None
 
 
 class Link:
@@ -41,7 +50,8 @@ class Link:
         self._on_lost = on_lost
         self._lock = threading.Lock()
         self._client: Client | None = None
-        self._wanted: tuple[NamespaceDescription, int] | None = None
+        self._wanted: _Wanted | None = None
+        self._region: Region | None = None
         self._ready: Ready | None = None
         self._stop = threading.Event()
         self._warned = False
@@ -49,11 +59,14 @@ class Link:
         self._attempt()
         self._thread.start()
 
-    def want(self, description: NamespaceDescription, buffer_bytes: int) -> None:
-        """Registers the namespace and, unless 0, a host buffer; again whenever the daemon comes
-        back. Blocks for a call or two when the daemon is there."""
+    def want(self, description: NamespaceDescription, buffer_bytes: int,
+             open_region: Callable[[Client], Region | None] | None = None) -> None:
+        """Registers the namespace, what `open_region` opens, and, unless 0, a host buffer; again
+        whenever the daemon comes back. What fails, `open_region` among it, is tried again by the
+        link's thread, and until then there is nothing. Blocks for a few calls when the daemon is
+        there."""
         with self._lock:
-            self._wanted = (description, buffer_bytes)
+            self._wanted = _Wanted(description, buffer_bytes, open_region)
         self._attempt()
 
     @property
@@ -93,16 +106,19 @@ class Link:
                     self._client.reconnect()
                     self._back("connected again")
                 if self._ready is None and self._wanted is not None:
-                    self._ready = self._register(self._client, *self._wanted)
+                    self._ready = self._register(self._client, self._wanted)
+                    self._warned = False
             except Exception as error:  # Of whatever kind: it is tried again.
                 self._away(error)
 
-    @staticmethod
-    def _register(client: Client, description: NamespaceDescription,
-                  buffer_bytes: int) -> Ready:
-        namespace = client.register_namespace(description)
-        buffer = client.create_host_buffer(buffer_bytes) if buffer_bytes else None
-        return Ready(client, namespace, buffer)
+    def _register(self, client: Client, wanted: _Wanted) -> Ready:
+        namespace = client.register_namespace(wanted.description)
+        if wanted.open_region is not None:
+            self._region = wanted.open_region(client)
+            # Should the buffer fail, it is there already.
+            self._wanted = wanted._replace(open_region=None)
+        buffer = client.create_host_buffer(wanted.buffer_bytes) if wanted.buffer_bytes else None
+        return Ready(client, namespace, buffer, self._region)
 
     def _away(self, error: Exception) -> None:
         if not self._warned:

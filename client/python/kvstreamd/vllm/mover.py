@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from kvstreamd import errors
+from kvstreamd.client import Client
 from kvstreamd.memory import HostRange
 from kvstreamd.regions import DeviceBlocks, Region
 from kvstreamd.vllm.layout import KVLayout
@@ -16,6 +17,24 @@ from kvstreamd.vllm.link import Ready
 from kvstreamd.vllm.slots import Slots
 
 logger = logging.getLogger("vllm.kvstreamd")
+
+
+def open_region(client: Client, layout: KVLayout) -> Region | None:
+    """The engine's KV, opened by the daemon; None where it cannot be, so that KV goes through host
+    memory. Unavailable and DeadlineExceeded may pass, and are raised."""
+    if layout.device.type != "cuda":
+        return None
+    if not layout.one_allocation():
+        logger.warning("kvstreamd: the layers' KV lies in several allocations, so that it goes "
+                       "through host memory; ask vLLM for cross-layer blocks")
+        return None
+    try:
+        return client.register_region(layout.tensors, block_dim=layout.block_dims)
+    except (errors.Unavailable, errors.DeadlineExceeded):
+        raise
+    except Exception as error:  # Of whatever kind: the other way is there.
+        logger.warning("kvstreamd: KV goes through host memory: %s", error)
+        return None
 
 
 class Mover:
@@ -28,21 +47,7 @@ class Mover:
         self.load_slots = Slots(ready.buffer, 0, slot_count, chunk_blocks, layout.block_bytes)
         self.store_slots = Slots(ready.buffer, slot_count * self.chunk_bytes, slot_count,
                                  chunk_blocks, layout.block_bytes)
-        self.region = self._open_region(ready)
-
-    def _open_region(self, ready: Ready) -> Region | None:
-        if self.layout.device.type != "cuda":
-            return None
-        if not self.layout.one_allocation():
-            logger.warning("kvstreamd: the layers' KV lies in several allocations, so that it goes "
-                           "through host memory; ask vLLM for cross-layer blocks")
-            return None
-        try:
-            return ready.client.register_region(self.layout.tensors,
-                                                block_dim=self.layout.block_dims)
-        except errors.KVStreamError as error:
-            logger.warning("kvstreamd: KV goes through host memory: %s", error)
-            return None
+        self.region = ready.region
 
     def direct(self, blocks: Sequence[int]) -> DeviceBlocks | None:
         """The place of a chunk in the engine's own memory, where the daemon reaches it."""

@@ -9,12 +9,14 @@ import dataclasses
 import logging
 import threading
 
+from kvstreamd.client import Client
+from kvstreamd.regions import Region
 from kvstreamd.vllm.layout import KVLayout
 from kvstreamd.vllm.link import Link, Ready
 from kvstreamd.vllm.loads import LoadEnd, Loads
 from kvstreamd.vllm.metadata import StepPlan, WorkerShape
 from kvstreamd.vllm.counters import Counters
-from kvstreamd.vllm.mover import Mover
+from kvstreamd.vllm.mover import Mover, open_region
 from kvstreamd.vllm.options import Options
 from kvstreamd.vllm.order import StreamOrder
 from kvstreamd.vllm.stores import Stores
@@ -37,10 +39,13 @@ class Transfers:
 
 
 class Worker:
-    """Rank `rank` of the tensor parallel ranks; `replicated` when all hold the same KV."""
+    """Rank `rank` of the tensor parallel ranks; `replicated` when all hold the same KV. `in_place`:
+    whether the KV's memory stays mapped, so that the daemon may open it."""
 
-    def __init__(self, options: Options, name: str, rank: int, replicated: bool):
+    def __init__(self, options: Options, name: str, rank: int, replicated: bool, *,
+                 in_place: bool = True):
         self._options = options
+        self._in_place = in_place
         self._shard = 0 if replicated else rank
         # Of what all ranks hold, one stores.
         self._stores_here = not replicated or rank == 0
@@ -74,7 +79,12 @@ class Worker:
         if plan.namespace is None or self._chunk_blocks or self._layout is None:
             return
         self._chunk_blocks = plan.namespace.chunk_tokens // plan.namespace.page_tokens
-        self._link.want(plan.namespace, 2 * self._slot_count() * self._chunk_bytes())
+        self._link.want(plan.namespace, 2 * self._slot_count() * self._chunk_bytes(),
+                        self._open_region)
+
+    def _open_region(self, client: Client) -> Region | None:
+        assert self._layout is not None
+        return open_region(client, self._layout) if self._in_place else None
 
     def _chunk_bytes(self) -> int:
         assert self._layout is not None
@@ -89,6 +99,8 @@ class Worker:
         if ready is not None and self._loads is None:
             assert self._layout is not None and self._order is not None
             mover = Mover(self._layout, ready, self._chunk_blocks, self._slot_count())
+            if self._layout.device.type == "cuda" and mover.region is None:
+                self._counters.add("copying_ranks")
             self._loads = Loads(mover, self._shard, self._options.load_deadline_ms,
                                 self._counters, self._order)
             self._stores = Stores(mover, self._shard, self._options, self._counters, self._order)
