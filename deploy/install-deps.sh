@@ -31,13 +31,14 @@ packages=(
   protobuf-compiler-grpc
   python3
   python3-venv
+  util-linux
 )
 
 case "${1:-}" in
   "") ;;
   --lint) packages+=(clang-14 clang-tidy) ;;
   --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
-  --pfs) packages+=(glusterfs-client glusterfs-server iproute2 util-linux) ;;
+  --pfs) packages+=(glusterfs-client glusterfs-server iproute2) ;;
   --list)
     printf '%s\n' "${packages[@]}"
     exit 0

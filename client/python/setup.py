@@ -35,7 +35,7 @@ def compiler():
 
 def compile_protocol():
     """Writes the descriptor set, whole or not at all. A source distribution brings its own."""
-    if not PROTO.is_dir():
+    if not (PROTO / "kvstream/v1").is_dir():
         if not TARGET.exists():
             raise SystemExit(f"setup.py: neither {PROTO} nor {TARGET} is there")
         return

@@ -105,6 +105,7 @@ class SessionTest(DaemonCase):
 
     def test_the_daemon_lets_go_when_a_client_closes(self):
         client = self.connect()
+        namespace = client.register_namespace(description())
         client.create_host_buffer(CHUNK_BYTES)
         # The daemon counts it a moment after it has answered.
         real_node.wait(lambda: self.client.status().sessions.host_buffers == 1, "it has the buffer")
@@ -113,7 +114,9 @@ class SessionTest(DaemonCase):
         self.assertTrue(client.lost)
         self.assertEqual(self.client.status().sessions.host_buffers, 0)
         with self.assertRaises(errors.SessionLost):
-            client.lookup(client.register_namespace(description()), [b"k" * 16])
+            client.lookup(namespace, [b"k" * 16])
+        with self.assertRaises(errors.SessionLost):
+            client.register_namespace(description())
 
     def test_a_buffer_is_the_same_memory_in_every_view(self):
         buffer = self.client.create_host_buffer(5000)
@@ -269,6 +272,7 @@ class OperationsTest(DaemonCase):
             thread.start()
         for thread in threads:
             thread.join(PATIENCE_S)
+            self.assertFalse(thread.is_alive())
         self.assertEqual(failures, [])
 
     def test_a_deadline_ends_a_step(self):

@@ -44,6 +44,17 @@ def chunk_bytes_of(prefix_hash, more=b""):
     return np.random.default_rng(seed).integers(0, 256, CHUNK_BYTES, dtype=np.uint8)
 
 
+def open_sockets():
+    """How many sockets this process has open, the handoff's and gRPC's."""
+    links = []
+    for entry in pathlib.Path("/proc/self/fd").iterdir():
+        try:
+            links.append(os.readlink(entry))
+        except FileNotFoundError:
+            pass  # The listing's own.
+    return len([link for link in links if link.startswith("socket:")])
+
+
 class DaemonCase(unittest.TestCase):
     """A test with a daemon of its own, and a client of it."""
 
@@ -51,6 +62,9 @@ class DaemonCase(unittest.TestCase):
     node_options = {}
 
     def setUp(self):
+        # Cleaned up last, so looked at last.
+        before = open_sockets()
+        self.addCleanup(self.check_sockets, before)
         folder = tempfile.TemporaryDirectory(prefix="kvstream-python-")
         self.addCleanup(folder.cleanup)
         self.node = real_node.Node(os.environ["KVSTREAMD_PROGRAM"],
@@ -59,6 +73,10 @@ class DaemonCase(unittest.TestCase):
         self.addCleanup(self.node.end)
         self.node.start()
         self.client = self.connect()
+
+    def check_sockets(self, before):
+        """The clients' sockets are closed; gRPC's threads may be a moment behind."""
+        real_node.wait(lambda: open_sockets() <= before, f"no more than {before} sockets are open")
 
     def connect(self, **options):
         """Another client, closed at the test's end while the daemon still runs."""

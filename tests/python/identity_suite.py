@@ -7,8 +7,14 @@ setting a hit, in a process of its own as well; else the misses would prove noth
 """
 
 import dataclasses
+import importlib
+import inspect
+import json
+import pickle
+import subprocess
+import sys
 
-from daemon_case import prefix_hashes
+from daemon_case import PATIENCE_S, prefix_hashes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +70,13 @@ DIFFERENCES = {
 }
 
 
+def named(suite, setting):
+    """What a suite's connector makes of a setting, as data."""
+    namespace_description, salt = suite.identity(setting)
+    message = namespace_description.to_message()
+    return [message.SerializeToString(deterministic=True).hex(), salt.hex()]
+
+
 class IdentitySuite:
     """Mixed into a DaemonCase."""
 
@@ -90,6 +103,14 @@ class IdentitySuite:
             # Another client, as another engine is; nothing of the first is remembered.
             self.assertEqual(self.found(self.connect(), dataclasses.replace(setting), hashes), 2)
 
+    def test_another_process_makes_the_same_of_a_setting(self):
+        # Python hashes strings anew in each process: what comes of that is never found again.
+        settings = [BASE, ADAPTED, *(other for _, other in DIFFERENCES.values())]
+        test = f"{inspect.getmodule(type(self)).__spec__.name}:{type(self).__name__}"
+        ran = subprocess.run([sys.executable, __file__, test], input=pickle.dumps(settings),
+                             stdout=subprocess.PIPE, check=True, timeout=PATIENCE_S)
+        self.assertEqual(json.loads(ran.stdout), [named(self, each) for each in settings])
+
     def test_settings_that_differ_share_nothing(self):
         for name, pair in DIFFERENCES.items():
             for stored, asked in (pair, pair[::-1]):
@@ -112,3 +133,17 @@ class IdentitySuite:
                     namespace = self.client.register_namespace(description)
                     outcome = self.load(namespace, hashes, salt=salt, more=mark)
                     self.assertEqual(outcome.leading_valid, 1)
+
+
+def main():
+    """In a process of its own: names the settings of stdin as the suite `module:class` does."""
+    module, name = sys.argv[1].split(":")
+    suite = getattr(importlib.import_module(module), name)()
+    settings = pickle.loads(sys.stdin.buffer.read())
+    json.dump([named(suite, setting) for setting in settings], sys.stdout)
+
+
+if __name__ == "__main__":
+    # Settings are of this module by its name, also where it is the program.
+    sys.modules["identity_suite"] = sys.modules["__main__"]
+    main()

@@ -2,6 +2,7 @@
 
 import random
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -108,7 +109,7 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual((region.block_count, region.block_bytes), (6, 192))
         self.assertEqual(region.at([4, 2]).blocks, [4, 2])
         with self.assertRaises(errors.FailedPrecondition):
-            region.number_in(object())
+            region.number_in(mock.Mock())
 
 
 if __name__ == "__main__":

@@ -21,10 +21,14 @@ import venv
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent.parent
 SKIPPED = 77
+# The releases that the tests run with.
+CONSTRAINTS = TESTS / "constraints.txt"
 # What a wheel is made of. Built in a copy: the build leaves files beside its sources.
 SOURCES = ("client/python", "proto")
 # Small, needs nothing, and is needed.
 PROBE = "setuptools>=77"
+UNREACHABLE = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError",
+               "ReadTimeoutError", "ProxyError", "ConnectionResetError", "RemoteDisconnected")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--retries", "1", "--timeout", "30")
 
 
@@ -38,17 +42,24 @@ def source_files():
 def digest(files):
     """Of names and contents, and of the Python that runs."""
     total = hashlib.sha256(sys.version.encode())
-    for path in files:
+    for path in [*files, CONSTRAINTS]:
         data = path.read_bytes()
         total.update(f"{path.relative_to(ROOT)}\0{len(data)}\0".encode() + data)
     return total.hexdigest()
 
 
 def index_answers(python):
-    """Whether packages can be had. What fails after this fails the test."""
+    """Whether there is an index to have packages from. What else is wrong fails the test."""
     with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run([python, *PIP, "download", "--no-deps", "--dest", folder, PROBE],
-                              check=False).returncode == 0
+        tried = subprocess.run([python, *PIP, "download", "--no-deps", "--dest", folder, PROBE],
+                               stderr=subprocess.PIPE, text=True, check=False)
+    if tried.returncode == 0:
+        return True
+    print(tried.stderr, file=sys.stderr)
+    # pip has no exit status of its own for it. It says that it retries, and why.
+    if any(words in tried.stderr for words in UNREACHABLE):
+        return False
+    raise SystemExit("the package index answers, and has not what is asked of it")
 
 
 def make_environment(folder):
@@ -73,7 +84,7 @@ def make_environment(folder):
     subprocess.run([python, *PIP, "wheel", "--no-deps", "-w", folder / "wheels",
                     folder / "source/client/python"], check=True)
     wheel, = (folder / "wheels").glob("kvstreamd-*.whl")
-    subprocess.run([python, *PIP, "install", wheel], check=True)
+    subprocess.run([python, *PIP, "install", "--constraint", CONSTRAINTS, wheel], check=True)
     subprocess.run([python, *PIP, "install", "--force-reinstall", "--no-deps", wheel], check=True)
     stamp.write_text(wanted, encoding="ascii")
     return python
@@ -97,9 +108,8 @@ def main():
     environment = {**os.environ, "KVSTREAMD_PROGRAM": daemon, "KVSTREAMCTL_PROGRAM": ctl,
                    "PYTHONDONTWRITEBYTECODE": "1",
                    "PYTHONPATH": os.pathsep.join(map(str, {tests: None, TESTS: None}))}
-    return subprocess.run([python, "-W", "error::ResourceWarning", "-m", "unittest", "discover",
-                           "-s", tests, "-p", "*_test.py"], env=environment,
-                          check=False).returncode
+    return subprocess.run([python, "-m", "unittest", "discover", "-s", tests, "-p", "*_test.py"],
+                          env=environment, check=False).returncode
 
 
 if __name__ == "__main__":
