@@ -1,6 +1,7 @@
 """What the connector makes of an engine's settings, by the suite that connectors share."""
 
 import dataclasses
+import functools
 import pathlib
 import tempfile
 import types
@@ -34,11 +35,12 @@ def engine_config(setting):
 class ConnectorIdentityTest(IdentitySuite, DaemonCase):
     """Adapters are folders, as a server's are."""
 
-    def setUp(self):
-        super().setUp()
+    @functools.cached_property
+    def adapters(self):
+        """Made when it is asked for: the suite has another process name settings."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.adapters = pathlib.Path(folder.name)
+        return pathlib.Path(folder.name)
 
     def request(self, setting):
         """A request of vLLM's."""
