@@ -163,6 +163,7 @@ class Scheduler:
         if lookup is None or lookup.asked < wanted:
             lookup = self._look_up_anew(tracked)
         elif lookup.found() is not None and lookup.is_stale():
+            self._answered(tracked, lookup)
             if tracked.renewed:
                 return 0
             tracked.renewed = True
