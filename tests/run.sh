@@ -2,7 +2,8 @@
 # Builds KVStream and runs its tests, the style test among them. Installs missing packages when it
 # runs as root.
 #
-#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu] [--pfs] [--fuzz [SECONDS]]
+#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu] [--pfs] [--engines]
+#                [--fuzz [SECONDS]]
 #   tests/run.sh [--preset NAME] (--seeds N [--first-seed F] | --seed S)
 #
 #   --preset NAME    preset of CMakePresets.json: release (default), debug, asan-ubsan, tsan
@@ -11,6 +12,8 @@
 #                    toolkit and nvcc, and says SKIPPED and which of them is missing
 #   --pfs            only the tests on a distributed file system, GlusterFS, in two minutes: needs
 #                    root, and says SKIPPED without
+#   --engines        only the connector in real engines on the CPU: installs them, 8 GiB each, in
+#                    the build folder; half an hour
 #   --seeds N        only the simulation of the whole engine, in N worlds, on all cores
 #   --first-seed F   from this seed on (default 1), so that machines can share the work
 #   --seed S         only that world, with a trace of all that happens in it
@@ -31,6 +34,7 @@ preset=release
 filter=
 gpu=
 pfs=
+engines=
 seeds=
 first_seed=1
 seed=
@@ -59,6 +63,10 @@ while (($# > 0)); do
       ;;
     --pfs)
       pfs=yes
+      shift
+      ;;
+    --engines)
+      engines=yes
       shift
       ;;
     --fuzz)
@@ -118,6 +126,15 @@ if [[ -n $pfs ]]; then
   status=0
   python3 tests/e2e/gluster_test.py "$build"/server/kvstreamd "$build"/client/kvstreamctl \
     "$build"/tests/e2e/kvstream_e2e_mixed_load || status=$?
+  ((status != 77)) || exit 0
+  exit "$status"
+fi
+if [[ -n $engines ]]; then
+  build=build/$preset
+  cmake --build --preset "$preset" -j "$(nproc)" --target kvstreamd kvstreamctl
+  status=0
+  python3 tests/vllm/engine/run_engines.py "$build" "$build"/server/kvstreamd \
+    "$build"/client/kvstreamctl || status=$?
   ((status != 77)) || exit 0
   exit "$status"
 fi
