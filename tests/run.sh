@@ -147,6 +147,7 @@ cmake --build --preset "$preset" -j "$(nproc)"
 
 # A sanitizer's finding must fail its test: UBSan goes on by default.
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}
 if [[ -n $gpu ]]; then
   build=build/$preset
   if [[ ! -x $build/tests/gpu/mini_engine ]]; then
