@@ -16,6 +16,8 @@ CHUNK_BLOCKS = 4
 class WorkerTest(DaemonCase):
     """Blocks have 32 KiB, so that a MiB of buffer has four chunks each way."""
 
+    DEVICE = "cpu"
+
     def setUp(self):
         super().setUp()
         self.jobs = 0
@@ -23,7 +25,7 @@ class WorkerTest(DaemonCase):
     def make_worker(self, rank=0, ranks=1, replicated=False, **options):
         """A worker and its KV: one layer, every byte of block b the value b."""
         kv = torch.arange(BLOCKS, dtype=torch.uint8).repeat_interleave(32 << 10).view(
-            BLOCKS, 2, TOKENS, -1).clone()
+            BLOCKS, 2, TOKENS, -1).to(self.DEVICE, copy=True)
         worker = Worker(Options.parse({"socket": self.node.socket, "host_buffer_mib": 1,
                                        "store_admission_ms": 10_000, **options}),
                         f"test/{rank}", rank, replicated)
