@@ -111,17 +111,17 @@ class MetadataBench {
     uint64_t keys = 0;
     for (uint64_t i = 0; i <= options_.times; ++i) {
       v1::LookupRequest request = RunAt(random());
-      const int asked = request.prefix_hashes_size();
+      const size_t asked = request.prefix_hashes().size() / request.prefix_hash_bytes();
       const absl::Time began = absl::Now();
       const auto reply = client_->Lookup(std::move(request));
       const double took = absl::ToDoubleMilliseconds(absl::Now() - began);
       if (!reply.ok()) return Fail("lookup", reply.status());
-      if (static_cast<int>(reply->leading_run()) != asked) {
+      if (reply->leading_run() != asked) {
         return Fail("lookup", absl::DataLossError("a chunk that was published is missing"));
       }
       if (i == 0) continue;  // The connection is new.
       ms.push_back(took);
-      keys += static_cast<uint64_t>(asked);
+      keys += asked;
     }
     double sum = 0;
     for (const double each : ms) sum += each;
@@ -179,7 +179,7 @@ class MetadataBench {
     request.set_namespace_id(namespace_id_);
     const uint64_t keys = std::min(options_.keys, options_.chunks);
     const uint64_t first = random % (options_.chunks - keys + 1);
-    for (uint64_t i = 0; i < keys; ++i) request.add_prefix_hashes(HashOf(first + i));
+    for (uint64_t i = 0; i < keys; ++i) AddPrefixHash(HashOf(first + i), &request);
     return request;
   }
 

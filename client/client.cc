@@ -119,6 +119,11 @@ absl::StatusOr<NamespaceHandle> Client::RegisterNamespace(
   return NamespaceHandle{reply.namespace_id(), reply.segment_bytes()};
 }
 
+void AddPrefixHash(std::string_view prefix_hash, v1::LookupRequest* request) {
+  request->set_prefix_hash_bytes(static_cast<uint32_t>(prefix_hash.size()));
+  request->mutable_prefix_hashes()->append(prefix_hash);
+}
+
 absl::StatusOr<v1::LookupReply> Client::Lookup(v1::LookupRequest request) {
   request.set_session_id(session_id());
   grpc::ClientContext context;

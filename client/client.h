@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -131,7 +132,7 @@ class Client {
   // a region with has_landing() yet.
   void SetLandingHandler(std::shared_ptr<LandingHandler> handler);
 
-  // Fills in the session's number, which a lease needs.
+  // Fills in the session's number, which a lease needs. See AddPrefixHash.
   absl::StatusOr<v1::LookupReply> Lookup(v1::LookupRequest request);
 
   // Begin an operation; its id is filled in, the rest is the caller's, deadline_ms included. What
@@ -188,6 +189,9 @@ class Client {
   std::unique_ptr<HandoffConnection> handoff_;
   std::unique_ptr<SessionStream> stream_;
 };
+
+// Adds the hash of the next chunk to those that are looked up. REQUIRES: as long as those before.
+void AddPrefixHash(std::string_view prefix_hash, v1::LookupRequest* request);
 
 // The status of the daemon at `grpc_socket`, without a session.
 absl::StatusOr<v1::Status> FetchStatus(const std::string& grpc_socket, absl::Duration timeout);

@@ -17,7 +17,7 @@ absl::StatusOr<v1::LookupReply> Find(Client* client, const v1::Namespace& descri
   v1::LookupRequest request;
   request.set_namespace_id(space->id);
   request.set_mode(v1::LookupRequest::MODE_PER_KEY);
-  for (const std::string& key : keys) request.add_prefix_hashes(NamedKey(key));
+  for (const std::string& key : keys) AddPrefixHash(NamedKey(key), &request);
   return client->Lookup(std::move(request));
 }
 

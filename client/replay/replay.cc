@@ -176,7 +176,7 @@ absl::Status Replay::TryStep(const Batch& batch) {
 absl::StatusOr<uint32_t> Replay::Lookup(const Request& request) {
   v1::LookupRequest lookup;
   lookup.set_namespace_id(namespace_.id);
-  for (const uint64_t id : request.ids) lookup.add_prefix_hashes(At(id, 0).prefix_hash());
+  for (const uint64_t id : request.ids) AddPrefixHash(At(id, 0).prefix_hash(), &lookup);
   const auto reply = client_->Lookup(std::move(lookup));
   if (!reply.ok()) return reply.status();
   return reply->leading_run();

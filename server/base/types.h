@@ -29,6 +29,10 @@ struct Digest128 {
   std::array<uint8_t, 16> bytes{};
 
   auto operator<=>(const Digest128&) const = default;
+  // Of a length that the compiler knows: two compared words, no call.
+  bool operator==(const Digest128& o) const {
+    return std::memcmp(bytes.data(), o.bytes.data(), sizeof bytes) == 0;
+  }
 
   template <typename H>
   friend H AbslHashValue(H h, const Digest128& d) {

@@ -1,6 +1,7 @@
 #include "server/engine/lookups.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "server/engine/cataloguer.h"
@@ -31,45 +32,56 @@ void Lookups::Pump(TimeNs now) {
 
 // True when there is nothing more to examine.
 bool Lookups::Advance(Running& running, size_t* digests_left) {
+  const std::vector<KeyDigest>& digests = running.lookup.digests;
   const size_t keys = KeysOf(running.lookup);
   const size_t members = running.lookup.members;
-  while (running.next<keys&& * digests_left> 0) {
-    Examine(running, running.next++);
+  const TierSet in_service = parts_.router->InService();
+  store::Presence before;
+  if (running.next > 0) before = parts_.index->Look(digests[(running.next - 1) * members]);
+  while (running.next < keys && *digests_left > 0) {
+    const size_t ahead = running.next * members + kAhead;
+    for (size_t i = ahead; i < std::min(ahead + members, digests.size()); ++i) {
+      parts_.index->Prefetch(digests[i]);
+    }
+    before = Examine(running, running.next++, in_service, before);
     *digests_left -= std::min(*digests_left, members);
     if (running.run_broken && !running.lookup.per_key) return true;
   }
   return running.next == keys;
 }
 
-void Lookups::Examine(Running& running, size_t key) {
+store::Presence Lookups::Examine(Running& running, size_t key, TierSet in_service,
+                                 const store::Presence& before) {
   const Lookup& lookup = running.lookup;
   const auto* digests = lookup.digests.data() + key * lookup.members;
-  const TierSet in_service = parts_.router->InService();
-  const auto readable = [&](const KeyDigest& d) {
-    return parts_.index->ReadableFrom(d, in_service);
-  };
-  const bool present = std::all_of(digests, digests + lookup.members, readable);
+  store::Presence first;
+  std::optional<KeyDigest> hint;
+  uint32_t staged = 0;
+  std::array<uint32_t, kTiersMax> on_tiers{};
+  bool present = true;
+  for (uint32_t m = 0; present && m < lookup.members; ++m) {
+    const store::Presence member = parts_.index->Look(digests[m]);
+    if (m == 0) first = member;
+    const TierSet tiers = member.tiers & in_service;
+    present = member.staged || !tiers.empty();
+    if (member.hinted) hint = digests[m];
+    staged += member.staged ? 1 : 0;
+    for (uint32_t t = 0; t < parts_.tiers; ++t) on_tiers[t] += tiers.Has(TierId{t}) ? 1 : 0;
+  }
   LookupResult& result = running.result;
   if (lookup.per_key) result.present.push_back(present ? 1 : 0);
   running.run_broken = running.run_broken || !present;
-  if (!present) return;
-  if (key > 0) {
-    running.learned |= parts_.index->Follow(*digests, *(digests - lookup.members));
-  }
-  if (lookup.lease_for > 0)
+  if (!present) return first;
+  if (key > 0) running.learned |= parts_.index->Follow(first, before);
+  if (lookup.lease_for > 0) {
     running.found.insert(running.found.end(), digests, digests + lookup.members);
-  if (running.run_broken) return;
-  result.leading_run += 1;
-  for (uint32_t m = 0; m < lookup.members; ++m) {
-    const auto entry = parts_.index->Find(digests[m]);
-    if (!entry->hints.empty()) running.last_hint = digests[m];
-    for (const store::ContentCopy& copy : entry->copies) {
-      result.staged += copy.staged ? 1 : 0;
-      for (uint32_t t = 0; t < parts_.tiers; ++t) {
-        result.tier_chunks[t] += (copy.tiers & in_service).Has(TierId{t}) ? 1 : 0;
-      }
-    }
   }
+  if (running.run_broken) return first;
+  result.leading_run += 1;
+  result.staged += staged;
+  for (uint32_t t = 0; t < parts_.tiers; ++t) result.tier_chunks[t] += on_tiers[t];
+  if (hint.has_value()) running.last_hint = hint;
+  return first;
 }
 
 void Lookups::Finish(Running& running, TimeNs now) {

@@ -144,6 +144,25 @@ absl::Status CheckRegion(const v1::RegisterMemoryRequest& request) {
   return absl::OkStatus();
 }
 
+// How many hashes there are, at most `max`.
+absl::StatusOr<size_t> SplitHashes(const v1::LookupRequest& request, size_t max) {
+  const std::string& hashes = request.prefix_hashes();
+  if (hashes.empty()) return 0;
+  if (auto s = CheckRange("prefix_hash_bytes", request.prefix_hash_bytes(),
+                          {store::kPrefixHashBytesMin, store::kPrefixHashBytesMax}, " bytes");
+      !s.ok()) {
+    return s;
+  }
+  if (hashes.size() % request.prefix_hash_bytes() != 0) {
+    return InvalidField("prefix_hashes", std::to_string(hashes.size()) +
+                                             " bytes, not a multiple of prefix_hash_bytes, " +
+                                             std::to_string(request.prefix_hash_bytes()));
+  }
+  const size_t count = hashes.size() / request.prefix_hash_bytes();
+  if (auto s = CheckRange("prefix_hashes", count, {0, max}, " hashes"); !s.ok()) return s;
+  return count;
+}
+
 }  // namespace
 
 absl::Status CheckRegistration(const v1::RegisterNamespaceRequest& request) {
@@ -202,30 +221,21 @@ absl::StatusOr<engine::Lookup> TranslateLookup(const v1::LookupRequest& request,
   if (!name_space.ok()) return name_space.status();
   auto members = MembersOf(request, **name_space);
   if (!members.ok()) return members.status();
-  if (auto s = CheckRange("prefix_hashes", static_cast<uint64_t>(request.prefix_hashes_size()),
-                          {0, limits.lookup_keys_max / members->size()}, " hashes");
-      !s.ok()) {
-    return s;
-  }
-  for (int i = 0; i < request.prefix_hashes_size(); ++i) {
-    const size_t bytes = request.prefix_hashes(i).size();
-    if (bytes < store::kPrefixHashBytesMin || bytes > store::kPrefixHashBytesMax) {
-      return CheckRange(Element("prefix_hashes", i), bytes,
-                        {store::kPrefixHashBytesMin, store::kPrefixHashBytesMax}, " bytes");
-    }
-  }
+  const auto hashes = SplitHashes(request, limits.lookup_keys_max / members->size());
+  if (!hashes.ok()) return hashes.status();
 
   engine::Lookup out;
   out.members = static_cast<uint32_t>(members->size());
   out.per_key = request.mode() == v1::LookupRequest::MODE_PER_KEY;
   out.lease_for = static_cast<TimeNs>(request.lease_ms()) * kMillisecond;
   out.session = SessionId{request.session_id()};
-  out.digests.reserve(members->size() * request.prefix_hashes_size());
+  out.digests.reserve(members->size() * *hashes);
   store::ChunkKey key;
   key.name_space = (*name_space)->id;
   key.salt = store::DigestOfSalt(request.salt());
-  for (const std::string& prefix_hash : request.prefix_hashes()) {
-    key.prefix_hash = prefix_hash;
+  for (size_t i = 0; i < *hashes; ++i) {
+    key.prefix_hash.assign(request.prefix_hashes(), i * request.prefix_hash_bytes(),
+                           request.prefix_hash_bytes());
     for (const Member& member : *members) {
       key.group = member.group;
       key.shard = member.shard;

@@ -52,12 +52,17 @@ std::optional<IndexEntry> ChunkIndex::Find(const KeyDigest& key) const {
   return entry;
 }
 
-bool ChunkIndex::ReadableFrom(const KeyDigest& key, TierSet in_service) const {
-  for (Number number = First(key); number != kNone; number = records_[number].next) {
+Presence ChunkIndex::Look(const KeyDigest& key) const {
+  Presence presence;
+  for (Number number = First(key); number != kNone;) {
     const Record& record = records_[number];
-    if (record.staged || (record.tiers & in_service.bits()) != 0) return true;
+    presence.tiers = presence.tiers | TierSet::FromBits(record.tiers);
+    presence.staged |= record.staged;
+    presence.hinted |= (record.tiers & ~record.own) != 0;
+    presence.place = record.set;
+    number = record.next;
   }
-  return false;
+  return presence;
 }
 
 bool ChunkIndex::OnTiers(const KeyDigest& key, TierSet tiers) const {
@@ -119,8 +124,9 @@ void ChunkIndex::Publish(Number number, TierId tier, bool own, bool oldest) {
 
 bool ChunkIndex::AddHint(const ChunkFacts& chunk, std::optional<SiblingsId> before, TierId tier) {
   KV_CHECK(tier.value < kTiersMax);
-  if (!MayBeFound(chunk, tier)) return false;
-  const Number number = Add(chunk);
+  const Number first = First(chunk.key);
+  if (!MayBeFound(first, chunk, tier)) return false;
+  const Number number = AddTo(first, chunk);
   if (before.has_value()) order_.Follow(records_[number].set, *before);
   Publish(number, tier, /*own=*/false, /*oldest=*/false);
   return true;
@@ -130,8 +136,7 @@ void ChunkIndex::RemoveHint(const KeyDigest& key, TierId tier) {
   if (IsHint(key, tier)) RemoveReplicas(key, tier);
 }
 
-bool ChunkIndex::MayBeFound(const ChunkFacts& chunk, TierId tier) const {
-  const Number first = First(chunk.key);
+bool ChunkIndex::MayBeFound(Number first, const ChunkFacts& chunk, TierId tier) const {
   if (first == kNone) return true;
   const Kind& kind = kinds_[records_[first].kind];
   return kind.name_space == chunk.name_space && kind.shape == chunk.shape &&
@@ -141,10 +146,14 @@ bool ChunkIndex::MayBeFound(const ChunkFacts& chunk, TierId tier) const {
 bool ChunkIndex::AddFound(const OwnFile& file, TierId tier, TimeNs now) {
   KV_CHECK(tier.value < kTiersMax);
   const ChunkFacts& chunk = file.chunk;
-  // What another node's was said to be is our own.
-  RemoveHint(chunk.key, tier);
-  if (!MayBeFound(chunk, tier)) return false;
-  const Number number = Add(chunk);
+  Number first = First(chunk.key);
+  if (first != kNone) {
+    // What another node's was said to be is our own.
+    RemoveHint(chunk.key, tier);
+    first = First(chunk.key);
+  }
+  if (!MayBeFound(first, chunk, tier)) return false;
+  const Number number = AddTo(first, chunk);
   const PrefixOrder::Set set = records_[number].set;
   const uint32_t used = SecondsAt(now) - std::min(file.unused_seconds, kEpoch - 1);
   const uint32_t known = order_.TouchedAt(set);
@@ -170,9 +179,12 @@ void ChunkIndex::AddStaged(const ChunkFacts& chunk) { records_[Add(chunk)].stage
 
 // A record of it, which may say of no copy yet.
 ChunkIndex::Number ChunkIndex::Add(const ChunkFacts& chunk) {
-  KV_CHECK(chunk.shape.segment_bytes > 0 && chunk.checksums.size() == chunk.shape.segments());
   WithdrawOthers(chunk.key, chunk.name_space, chunk.shape);
-  const Number first = First(chunk.key);
+  return AddTo(First(chunk.key), chunk);
+}
+
+ChunkIndex::Number ChunkIndex::AddTo(Number first, const ChunkFacts& chunk) {
+  KV_CHECK(chunk.shape.segment_bytes > 0 && chunk.checksums.size() == chunk.shape.segments());
   if (first != kNone) {
     const Kind& kind = kinds_[records_[first].kind];
     KV_CHECK(kind.name_space == chunk.name_space && kind.shape == chunk.shape);

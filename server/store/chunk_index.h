@@ -50,6 +50,17 @@ struct IndexEntry {
   TierSet hints;
 };
 
+// What a lookup asks of a key.
+struct Presence {
+  // With a file of it.
+  TierSet tiers;
+  bool staged = false;
+  // A tier's file is another node's.
+  bool hinted = false;
+  // Of its siblings, for Follow; holds until the next other call that changes the index.
+  PrefixOrder::Set place = PrefixOrder::kNone;
+};
+
 // A copy that there is.
 struct ChunkFacts {
   KeyDigest key;
@@ -106,8 +117,10 @@ class ChunkIndex {
 
   // Nothing when unknown.
   std::optional<IndexEntry> Find(const KeyDigest& key) const;
-  // Whether a copy is staged, or on one of these tiers. False when unknown.
-  bool ReadableFrom(const KeyDigest& key, TierSet in_service) const;
+  // Of a key that is not known: no tier, not staged.
+  Presence Look(const KeyDigest& key) const;
+  // Has the processor fetch what Look will read first.
+  void Prefetch(const KeyDigest& key) const { by_key_.prefetch(key); }
   // Whether one of these tiers has a file of it, which may be another node's.
   bool OnTiers(const KeyDigest& key, TierSet tiers) const;
   // Whether one of these tiers has a file of our own of it.
@@ -121,6 +134,8 @@ class ChunkIndex {
   // what it has.
   void AddReplica(const ChunkFacts& chunk, TierId tier, bool own = true);
   void AddStaged(const ChunkFacts& chunk);
+  // So many chunks more will be added soon: the tables grow once, not again and again.
+  void Reserve(uint64_t chunks);
   // Adds a file of our own that was on the tier before us: older than all that is known there, so
   // that the first one added is the youngest of them, unless it or what comes after it in its
   // prefix was used since. False, and nothing happens, where the tier has
@@ -161,7 +176,7 @@ class ChunkIndex {
 
   // The chunk, where it is known, comes right after these in its prefix. Whether that is news.
   bool Follow(const KeyDigest& key, SiblingsId before);
-  bool Follow(const KeyDigest& key, const KeyDigest& before);
+  bool Follow(const Presence& chunk, const Presence& before);
   // The chunk, where it is known, and all before it in its prefix are used. At most every ten
   // seconds for each, unless forced, which news asks for.
   void Touch(const KeyDigest& key, TimeNs now, bool force);
@@ -280,12 +295,14 @@ class ChunkIndex {
   Number FindContent(Number first, const ContentId& content) const;
   std::span<const uint64_t> ChecksumsOf(Number number) const;
   Number Add(const ChunkFacts& chunk);
+  // The same: `first` is the key's first record, or kNone, of the chunk's namespace and shape.
+  Number AddTo(Number first, const ChunkFacts& chunk);
   void JoinSet(Number number, PrefixOrder::Set set);
   void LeaveSet(Number number);
   // Gives the record the tier's file.
   void Publish(Number number, TierId tier, bool own, bool oldest);
-  // Whether a file of it that was found may be added.
-  bool MayBeFound(const ChunkFacts& chunk, TierId tier) const;
+  // Whether a file of it that was found may be added; `first` as in AddTo, of whichever namespace.
+  bool MayBeFound(Number first, const ChunkFacts& chunk, TierId tier) const;
   // Notes that the tier has a file of it that is our own, or no longer has.
   void NoteFile(Record& record, TierId tier, bool has, bool oldest = false);
   // The record of the key that has the tier's file; kNone: it has none.

@@ -1,5 +1,7 @@
 #include "server/store/chunk_key.h"
 
+#include <array>
+#include <cstddef>
 #include <cstring>
 
 #include "server/base/check.h"
@@ -9,22 +11,44 @@ namespace kvstream::store {
 
 SaltDigest DigestOfSalt(std::string_view salt) { return {Xxh3Digest(salt)}; }
 
-std::string EncodeKey(const ChunkKey& key) {
-  KV_CHECK(key.prefix_hash.size() >= kPrefixHashBytesMin &&
-           key.prefix_hash.size() <= kPrefixHashBytesMax);
-  std::string out;
-  out.reserve(kEncodedKeyBytesMax);
-  AppendDigest(key.name_space, &out);
-  AppendLe(key.group, &out);
-  AppendLe(key.shard, &out);
-  AppendLe(key.shards, &out);
-  AppendDigest(key.salt, &out);
-  AppendLe(static_cast<uint8_t>(key.prefix_hash.size()), &out);
-  out.append(key.prefix_hash);
-  return out;
-}
+namespace {
 
-KeyDigest DigestOfKey(const ChunkKey& key) { return DigestOfEncodedKey(EncodeKey(key)); }
+// On the stack: a lookup encodes thousands.
+class EncodedKey {
+ public:
+  explicit EncodedKey(const ChunkKey& key) {
+    KV_CHECK(key.prefix_hash.size() >= kPrefixHashBytesMin &&
+             key.prefix_hash.size() <= kPrefixHashBytesMax);
+    Append(key.name_space.bytes.data(), key.name_space.bytes.size());
+    AppendInt(key.group);
+    AppendInt(key.shard);
+    AppendInt(key.shards);
+    Append(key.salt.bytes.data(), key.salt.bytes.size());
+    AppendInt(static_cast<uint8_t>(key.prefix_hash.size()));
+    Append(key.prefix_hash.data(), key.prefix_hash.size());
+  }
+  std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), size_}; }
+
+ private:
+  template <typename Int>
+  void AppendInt(Int value) {
+    StoreLe(value, bytes_.data() + size_);
+    size_ += sizeof value;
+  }
+  void Append(const void* from, size_t bytes) {
+    std::memcpy(bytes_.data() + size_, from, bytes);
+    size_ += bytes;
+  }
+
+  std::array<std::byte, kEncodedKeyBytesMax> bytes_{};
+  size_t size_ = 0;
+};
+
+}  // namespace
+
+std::string EncodeKey(const ChunkKey& key) { return std::string(EncodedKey(key).text()); }
+
+KeyDigest DigestOfKey(const ChunkKey& key) { return DigestOfEncodedKey(EncodedKey(key).text()); }
 
 KeyDigest DigestOfEncodedKey(std::string_view encoded) { return {Xxh3Digest(encoded)}; }
 

@@ -10,9 +10,14 @@ bool ChunkIndex::Follow(const KeyDigest& key, SiblingsId before) {
   return first != kNone && order_.Follow(records_[first].set, before);
 }
 
-bool ChunkIndex::Follow(const KeyDigest& key, const KeyDigest& before) {
-  const Number first = First(before);
-  return first != kNone && Follow(key, order_.IdOf(records_[first].set));
+bool ChunkIndex::Follow(const Presence& chunk, const Presence& before) {
+  return chunk.place != PrefixOrder::kNone && before.place != PrefixOrder::kNone &&
+         order_.Follow(chunk.place, order_.IdOf(before.place));
+}
+
+void ChunkIndex::Reserve(uint64_t chunks) {
+  by_key_.reserve(by_key_.size() + chunks);
+  order_.Reserve(chunks);
 }
 
 void ChunkIndex::Touch(const KeyDigest& key, TimeNs now, bool force) {

@@ -31,6 +31,8 @@ class PrefixOrder {
   PrefixOrder(const PrefixOrder&) = delete;
   PrefixOrder& operator=(const PrefixOrder&) = delete;
 
+  // So many sets more will be made soon.
+  void Reserve(uint64_t sets) { by_id_.reserve(by_id_.size() + sets); }
   // A set lives while it has members, or others come after it.
   Set AddMember(SiblingsId id);
   void DropMember(Set set);

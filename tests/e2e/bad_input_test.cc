@@ -153,7 +153,7 @@ TEST_F(BadInputTest, AClientsOwnSealedMemoryIsReadInto) {
 TEST_F(BadInputTest, LeasesNeedTheirSession) {
   v1::LookupRequest request;
   request.set_namespace_id(worker_.namespace_id());
-  request.add_prefix_hashes(worker_.At(1, 0).prefix_hash());
+  AddPrefixHash(worker_.At(1, 0).prefix_hash(), &request);
   request.set_lease_ms(UINT64_MAX);
   EXPECT_EQ(worker_.client().Lookup(request).status().code(), absl::StatusCode::kInvalidArgument);
   request.set_lease_ms(60000);

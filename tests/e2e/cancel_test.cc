@@ -130,7 +130,7 @@ TEST(CancelTest, AClientThatGoesAwayAtAnyStageLeavesNothingBehind) {
     Worker worker(daemon.socket());
     v1::LookupRequest lookup;
     lookup.set_namespace_id(worker.namespace_id());
-    lookup.add_prefix_hashes(worker.At(1, 0).prefix_hash());
+    AddPrefixHash(worker.At(1, 0).prefix_hash(), &lookup);
     lookup.set_lease_ms(60000);
     ASSERT_GT(worker.client().Lookup(std::move(lookup))->lease_id(), 0u);
     auto read = worker.client().ReadStep(worker.StepOf(Keys(1, 32)));

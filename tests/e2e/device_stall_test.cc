@@ -65,7 +65,7 @@ TEST_F(DeviceStallTest, AChunkIsNoHitWhileItIsStillBeingCopied) {
     v1::LookupRequest request;
     request.set_namespace_id(reading.namespace_id());
     for (const uint64_t key : keys) {
-      request.add_prefix_hashes(reading.At(key, {}).prefix_hash());
+      AddPrefixHash(reading.At(key, {}).prefix_hash(), &request);
     }
     const auto reply = reading.client().Lookup(std::move(request));
     EXPECT_TRUE(reply.ok()) << reply.status();

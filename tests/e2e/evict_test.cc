@@ -134,7 +134,7 @@ TEST_F(EvictTest, ALeasedChunkStays) {
   lookup.set_namespace_id(one_.namespace_id());
   lookup.set_lease_ms(60'000);
   for (const uint64_t key : Keys(3, 2)) {
-    lookup.add_prefix_hashes(one_.At(key, 0).prefix_hash());
+    AddPrefixHash(one_.At(key, 0).prefix_hash(), &lookup);
   }
   const auto leased = one_.client().Lookup(lookup);
   ASSERT_TRUE(leased.ok()) << leased.status();

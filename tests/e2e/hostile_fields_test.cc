@@ -201,7 +201,7 @@ TEST_F(HostileFieldsTest, EveryFieldOfHello) {
 TEST_F(HostileFieldsTest, EveryFieldOfALookup) {
   v1::LookupRequest request;
   request.set_namespace_id(worker_.namespace_id());
-  request.add_prefix_hashes(worker_.At(1, 0).prefix_hash());
+  AddPrefixHash(worker_.At(1, 0).prefix_hash(), &request);
   request.add_groups(0);
   request.set_mode(v1::LookupRequest::MODE_PER_KEY);
   request.set_lease_ms(1);

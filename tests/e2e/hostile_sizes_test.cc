@@ -30,7 +30,7 @@ absl::Status EndOf(const absl::StatusOr<std::shared_ptr<ReadOperation>>& operati
 v1::LookupRequest LookupOf(const Worker& worker, size_t hashes) {
   v1::LookupRequest request;
   request.set_namespace_id(worker.namespace_id());
-  for (size_t i = 0; i < hashes; ++i) request.add_prefix_hashes(worker.At(1, 0).prefix_hash());
+  for (size_t i = 0; i < hashes; ++i) AddPrefixHash(worker.At(1, 0).prefix_hash(), &request);
   return request;
 }
 

@@ -93,7 +93,7 @@ class MixedLoad {
   bool Look(const std::vector<uint64_t>& keys) {
     v1::LookupRequest request;
     request.set_namespace_id(worker_.namespace_id());
-    for (const uint64_t key : keys) request.add_prefix_hashes(worker_.At(key, 0).prefix_hash());
+    for (const uint64_t key : keys) AddPrefixHash(worker_.At(key, 0).prefix_hash(), &request);
     if (Chance(2)) {
       request.set_lease_ms(60000);
       request.set_session_id(worker_.client().session_id());

@@ -165,7 +165,7 @@ TEST_F(MountTest, ATierThatIsFullOfWhatIsNotOursFailsWritesAndReadsGoOn) {
   FillUp(spare_.path() / "others");
   v1::LookupRequest lease;
   lease.set_namespace_id(worker.namespace_id());
-  for (const uint64_t key : first) lease.add_prefix_hashes(worker.At(key, 0).prefix_hash());
+  for (const uint64_t key : first) AddPrefixHash(worker.At(key, 0).prefix_hash(), &lease);
   lease.set_lease_ms(600000);
   ASSERT_EQ(worker.client().Lookup(lease)->leading_run(), 8u);
   for (uint64_t key = 100; key < 164; key += 8) ASSERT_TRUE(worker.Put(Keys(key, 8)).ok());

@@ -85,7 +85,7 @@ class EvictorTest : public testing::Test, public tier::CompletionSink {
   void AddPrefix(uint32_t first, uint32_t count) {
     for (uint32_t number = first; number < first + count; ++number) {
       Add(number);
-      if (number > first) index_.Follow(Key(number), Key(number - 1));
+      if (number > first) index_.Follow(index_.Look(Key(number)), index_.Look(Key(number - 1)));
     }
     index_.Touch(Key(first + count - 1), tier_->now(), /*force=*/true);
   }

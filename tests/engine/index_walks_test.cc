@@ -79,7 +79,7 @@ class IndexWalksTest : public testing::Test, public tier::CompletionSink {
   void AddPrefix(uint32_t first, uint32_t count, std::vector<TierId> on = {kNvme, kPfs}) {
     for (uint32_t number = first; number < first + count; ++number) {
       for (const TierId tier : on) Add(number, tier);
-      if (number > first) index_.Follow(Key(number), Key(number - 1));
+      if (number > first) index_.Follow(index_.Look(Key(number)), index_.Look(Key(number - 1)));
     }
     index_.Touch(Key(first + count - 1), now_, /*force=*/true);
   }

@@ -97,7 +97,7 @@ class StagingTest : public testing::Test, public tier::CompletionSink {
     index_->RemoveReplicas(key_, kTier);
     asides_->Begin(kTier, path_, key_, [] {});
   }
-  bool Indexed() const { return index_->ReadableFrom(key_, TierSet::Of(kTier)); }
+  bool Indexed() const { return index_->Look(key_).place != store::PrefixOrder::kNone; }
 
   const test::LogRecorder log_;
   const std::string encoded_ = store::EncodeKey({.prefix_hash = std::string(16, 'k')});

@@ -144,6 +144,9 @@ def unaries():
         return b"\2" + encode("LookupRequest", "namespace_id: 'n' " + more)
 
     handle = "cuda_ipc_handle: '%s' " % ("h" * 64)
+    def looked_up(count):
+        return f"prefix_hashes: '{'0123456789abcdef' * count}' prefix_hash_bytes: 16 "
+
     hashes = "prefix_hashes: ['0123456789abcdef', '0123456789abcdeg'] "
     yield "namespace", register("groups { chunk_bytes: 4096 shards: 2 }")
     yield "namespace_full", register(
@@ -162,9 +165,10 @@ def unaries():
                                "tensors { runs { length: 64 } } tensors { runs { length: 64 } }")
     yield "landing", region(handle + "allocation_bytes: 16384 landing_parts: 4")
     yield "landing_small", region(handle + "allocation_bytes: 4096 landing_parts: 64")
-    yield "lookup", lookup(hashes + "mode: MODE_PER_KEY lease_ms: 20000 session_id: 1 salt: 's'")
-    yield "lookup_group", lookup(hashes * 5 + "groups: [1]")
-    yield "lookup_too_many", lookup(hashes * 5)
+    yield "lookup", lookup(
+        looked_up(2) + "mode: MODE_PER_KEY lease_ms: 20000 session_id: 1 salt: 's'")
+    yield "lookup_group", lookup(looked_up(10) + "groups: [1]")
+    yield "lookup_too_many", lookup(looked_up(10))
     yield "drain", b"\3" + encode("DrainRequest", "timeout_ms: 3600000", "admin")
     yield "watch", b"\4" + encode("WatchRequest", "interval_ms: 100", "admin")
     yield "watch_default", b"\4"

@@ -112,7 +112,9 @@ void CheckLookup(v1::LookupRequest request) {
     KV_CHECK(absl::IsInvalidArgument(lookup.status()) || absl::IsNotFound(lookup.status()));
     return;
   }
-  const auto hashes = static_cast<size_t>(request.prefix_hashes_size());
+  const std::string& asked = request.prefix_hashes();
+  const size_t hashes = asked.empty() ? 0 : asked.size() / request.prefix_hash_bytes();
+  KV_CHECK(hashes == 0 || asked.size() == hashes * request.prefix_hash_bytes());
   KV_CHECK(lookup->members >= 1 && lookup->members <= 2);
   KV_CHECK(lookup->digests.size() == lookup->members * hashes);
   KV_CHECK(lookup->digests.size() <= kLookupKeysMax);

@@ -211,6 +211,10 @@ class OperationsTest(DaemonCase):
         found = self.client.start_lookup(self.namespace, self.hashes[:3], per_key=True)
         self.assertEqual(found.result(PATIENCE_S).present, (True, False, True))
 
+    def test_a_lookup_of_hashes_of_two_lengths_is_refused(self):
+        with self.assertRaises(errors.InvalidArgument):
+            self.client.lookup(self.namespace, [self.hashes[0], self.hashes[1][:16]])
+
     def test_a_lookup_ahead_of_time_fails_in_its_future(self):
         future = self.client.start_lookup(self.namespace, [b"short"])
         with self.assertRaises(errors.InvalidArgument):

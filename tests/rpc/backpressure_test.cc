@@ -167,10 +167,11 @@ TEST_F(BackpressureTest, CreditsMayComeBackWhileTheStreamEnds) {
   }
 }
 
-v1::LookupRequest LookupOf(const std::string& namespace_id, int hashes) {
+v1::LookupRequest LookupOf(const std::string& namespace_id, size_t hashes) {
   v1::LookupRequest request;
   request.set_namespace_id(namespace_id);
-  for (int i = 0; i < hashes; ++i) request.add_prefix_hashes(std::string(16, 'a'));
+  request.set_prefix_hashes(std::string(16 * hashes, 'a'));
+  request.set_prefix_hash_bytes(16);
   return request;
 }
 

@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 v1::LookupRequest LookupFor(const std::string& namespace_id) {
   v1::LookupRequest request;
   request.set_namespace_id(namespace_id);
-  request.add_prefix_hashes(std::string(16, 'a'));
-  request.add_prefix_hashes(std::string(16, 'b'));
+  request.set_prefix_hashes(std::string(16, 'a') + std::string(16, 'b'));
+  request.set_prefix_hash_bytes(16);
   return request;
 }
 

@@ -24,8 +24,8 @@ class TranslateUnaryTest : public ::testing::Test {
   v1::LookupRequest LookupOf() const {
     v1::LookupRequest request;
     request.set_namespace_id(id_);
-    request.add_prefix_hashes(std::string(16, 'a'));
-    request.add_prefix_hashes(std::string(64, 'b'));
+    request.set_prefix_hashes(std::string(64, 'a') + std::string(64, 'b'));
+    request.set_prefix_hash_bytes(64);
     return request;
   }
 
@@ -86,12 +86,16 @@ TEST_F(TranslateUnaryTest, EveryInvalidFieldOfALookupIsNamed) {
       {[](Request* r) { r->set_namespace_id(std::string(16, 'n')); }, absl::StatusCode::kNotFound,
        "namespace_id: 6e6e"},
       {[](Request* r) { r->set_salt(std::string(257, 's')); }, kInvalid, "salt: 257 bytes"},
-      {[](Request* r) {
-         while (r->prefix_hashes_size() < 5) r->add_prefix_hashes();
-       },
-       kInvalid, "prefix_hashes: 5 hashes, must be 0 .. 4"},
-      {[](Request* r) { r->set_prefix_hashes(1, "abc"); }, kInvalid,
-       "prefix_hashes[1]: 3 bytes, must be 16 .. 64"},
+      {[](Request* r) { r->mutable_prefix_hashes()->resize(5 * 64); }, kInvalid,
+       "prefix_hashes: 5 hashes, must be 0 .. 4"},
+      {[](Request* r) { r->mutable_prefix_hashes()->pop_back(); }, kInvalid,
+       "prefix_hashes: 127 bytes, not a multiple of prefix_hash_bytes, 64"},
+      {[](Request* r) { r->clear_prefix_hash_bytes(); }, kInvalid,
+       "prefix_hash_bytes: 0 bytes, must be 16 .. 64"},
+      {[](Request* r) { r->set_prefix_hash_bytes(8); }, kInvalid,
+       "prefix_hash_bytes: 8 bytes, must be 16 .. 64"},
+      {[](Request* r) { r->set_prefix_hash_bytes(UINT32_MAX); }, kInvalid,
+       "prefix_hash_bytes: 4294967295 bytes, must be 16 .. 64"},
       {[](Request* r) { r->add_groups(2); }, kInvalid, "groups[0]: 2, must be 0 .. 1"},
       {[](Request* r) { r->add_groups(1), r->add_groups(1); }, kInvalid,
        "groups[1]: group 1 twice"},

@@ -87,13 +87,15 @@ TEST_F(ChunkIndexTest, VisibleMeansThatSomeCopyIsThere) {
   EXPECT_EQ(index_.chunks(), 0u);
 }
 
-TEST_F(ChunkIndexTest, ReadableIsWhatIsStagedOrOnATierInService) {
+TEST_F(ChunkIndexTest, ALookSaysWhatIsStagedAndOnWhichTiers) {
   Add(one_, kNvme);
-  EXPECT_TRUE(index_.ReadableFrom(key_, TierSet::Of(kNvme)));
-  EXPECT_FALSE(index_.ReadableFrom(key_, TierSet::Of(kPfs)));
+  EXPECT_EQ(index_.Look(key_).tiers, TierSet::Of(kNvme));
+  EXPECT_FALSE(index_.Look(key_).staged);
+  EXPECT_FALSE(index_.Look(key_).hinted);
   Stage(two_);
-  EXPECT_TRUE(index_.ReadableFrom(key_, {}));
-  EXPECT_FALSE(index_.ReadableFrom({}, TierSet::Of(kNvme)));
+  EXPECT_TRUE(index_.Look(key_).staged);
+  EXPECT_TRUE(index_.Look({}).tiers.empty());
+  EXPECT_FALSE(index_.Look({}).staged);
 }
 
 TEST_F(ChunkIndexTest, TwoContentsOfOneKeyStayApart) {

@@ -29,7 +29,8 @@ class IndexHintsTest : public testing::Test {
 TEST_F(IndexHintsTest, AHintIsReadableAndNobodysToGiveUp) {
   EXPECT_TRUE(index_.AddHint(Facts(one_), SiblingsId{7}, kPfs));
   EXPECT_FALSE(index_.AddHint(Facts(one_), std::nullopt, kPfs)) << "it is known";
-  EXPECT_TRUE(index_.ReadableFrom(key_, TierSet::Of(kPfs)));
+  EXPECT_EQ(index_.Look(key_).tiers, TierSet::Of(kPfs));
+  EXPECT_TRUE(index_.Look(key_).hinted);
   EXPECT_TRUE(index_.IsHint(key_, kPfs));
   EXPECT_EQ(index_.tier_usage(kPfs).hints, 1u);
   EXPECT_EQ(index_.tier_usage(kPfs).files, 0u);

@@ -79,7 +79,9 @@ TEST(IndexOrderTest, AnIndexThatWasWrittenAndReadGivesUpInTheSameOrder) {
         for (uint32_t t = 0; t < 2; ++t) {
           if ((where >> t & 1) != 0) AddFile(index, prefix, place, TierId{t});
         }
-        if (place > 0) index.Follow(KeyOf(prefix, place), KeyOf(prefix, place - 1));
+        if (place > 0) {
+          index.Follow(index.Look(KeyOf(prefix, place)), index.Look(KeyOf(prefix, place - 1)));
+        }
       }
       index.Touch(KeyOf(prefix, places - 1), now, /*force=*/true);
       now += random() % 3 * 20 * kSecond;

@@ -229,7 +229,7 @@ uint32_t Worker::Look(const std::vector<uint64_t>& keys) {
   v1::LookupRequest request;
   request.set_namespace_id(namespace_.id);
   request.set_salt(shape_.salt);
-  for (const uint64_t key : keys) request.add_prefix_hashes(At(key, 0).prefix_hash());
+  for (const uint64_t key : keys) AddPrefixHash(At(key, 0).prefix_hash(), &request);
   auto reply = client_->Lookup(std::move(request));
   EXPECT_TRUE(reply.ok()) << reply.status();
   return reply->leading_run();

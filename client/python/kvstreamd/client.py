@@ -291,10 +291,11 @@ class Client:
                      salt: bytes = b"", groups: Sequence[int] = (), per_key: bool = False,
                      lease_ms: int = 0, timeout_s: float | None = None
                      ) -> concurrent.futures.Future[LookupResult]:
-        """Begins a lookup of chunks in prefix order, each key 16 .. 64 bytes; its future has the
-        result or raises. `groups`: those asked for, by default all. `per_key`: answer for every
-        key, not up to the first that is missing. `lease_ms`: protect what is found from eviction
-        for so long. Raises SessionLost, InvalidArgument at once; the future the daemon's word."""
+        """Begins a lookup of chunks in prefix order, all hashes of one length, 16 .. 64 bytes;
+        its future has the result or raises. `groups`: those asked for, by default all. `per_key`:
+        answer for every key, not up to the first that is missing. `lease_ms`: protect what is found
+        from eviction for so long. Raises SessionLost, InvalidArgument at once; the future the
+        daemon's word."""
         session = self._session
         request = requests.lookup_request(session, namespace, prefix_hashes, salt=salt,
                                           groups=groups, per_key=per_key, lease_ms=lease_ms)

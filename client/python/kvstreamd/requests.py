@@ -74,9 +74,15 @@ def lookup_request(session: Any, namespace: Namespace, prefix_hashes: Iterable[b
                    salt: bytes, groups: Sequence[int], per_key: bool, lease_ms: int) -> Any:
     """A LookupRequest of this session."""
     namespace.number_in(session)
+    hashes = list(prefix_hashes)
     with _checked("look up chunks"):
-        return LookupRequest(namespace_id=namespace.id, salt=salt, prefix_hashes=prefix_hashes,
-                             groups=groups, mode=2 if per_key else 1, lease_ms=lease_ms,
+        sizes = set(map(len, hashes)) or {0}
+        if len(sizes) > 1:
+            raise errors.InvalidArgument(
+                f"look up chunks: prefix hashes of {min(sizes)} and of {max(sizes)} bytes")
+        return LookupRequest(namespace_id=namespace.id, salt=salt, prefix_hashes=b"".join(hashes),
+                             prefix_hash_bytes=sizes.pop(), groups=groups,
+                             mode=2 if per_key else 1, lease_ms=lease_ms,
                              session_id=session.opened.session_id)
 
 
