@@ -29,8 +29,9 @@ struct SnapshotOpened {
   TierId tier;
   // tier::TierRoot::mount of the file system that is looked through.
   uint64_t mount = 0;
-  // Of the files that it names, together.
+  // Of the files that it names, together, and how many they are.
   uint64_t file_bytes = 0;
+  uint64_t files = 0;
 };
 
 struct FoundFile {

@@ -91,7 +91,7 @@ void RestoreRun::Run() {
 
 void RestoreRun::ReadSnapshot() {
   const TimeNs began = Now();
-  SnapshotOpened opened{plan_.tier, plan_.root.mount, 0};
+  SnapshotOpened opened{plan_.tier, plan_.root.mount};
   if (!plan_.home.valid()) return Post(opened);
   absl::StatusOr<store::SnapshotReader> reader = absl::NotFoundError("no snapshot");
   auto file = ReadWhole(plan_.home.get(), plan_.snapshot);
@@ -114,21 +114,23 @@ void RestoreRun::ReadSnapshot() {
     return;
   }
   opened.file_bytes = reader->file_bytes();
+  opened.files = reader->files();
   Post(opened);
   const uint32_t age = SecondsSince(static_cast<int64_t>(reader->seconds()));
   std::vector<FoundFile> files;
-  named_.reserve(reader->files());
   bool more = true;
-  reader->ForEach([&](const store::OwnFile& own) {
-    named_.insert(own.chunk.key);
-    return true;
-  });
   reader->ForEach([&](const store::OwnFile& own) {
     files.push_back(FoundFileOf(own, age));
     more = files.size() < kFilesAtOnce || Deliver(std::exchange(files, {}));
     return more;
   });
   if (!more || !Deliver(std::move(files))) return;
+  // Only now: what the snapshot names is waited for.
+  named_.reserve(reader->files());
+  reader->ForEach([&](const store::OwnFile& own) {
+    named_.insert(own.chunk.key);
+    return true;
+  });
   if (plan_.catalog && !ReadCatalog()) return;
   spdlog::info("index snapshot read: tier={} files={} bytes={} age_s={} ms={}", plan_.name,
                reader->files(), reader->file_bytes(), age, (Now() - began) / kMillisecond);
@@ -183,11 +185,12 @@ void RestoreRun::Walk() {
       [&](const std::string& path) {
         if (named_.erase(store::KeyOfPath(path)) > 0) return true;
         paths.push_back(path);
-        if (paths.size() == kPathsAtOnce) more = ReadHeaders(&paths);
+        if (paths.size() == kPathsAtOnce) more = BeginHeaders(std::exchange(paths, {}));
         return more;
       },
       [&](int folder_fd, const char* name) { MaybeRemove(folder_fd, name); }, &counts);
-  more = more && ReadHeaders(&paths);
+  more = more && BeginHeaders(std::move(paths)) && EndHeaders();
+  headers_.reset();
   if (!more) return;
   // A folder that could not be read may have them.
   const bool whole = walked.ok() && counts.unreadable == 0;
@@ -202,26 +205,36 @@ void RestoreRun::Walk() {
               walked.ok() ? "" : " cause=" + std::string(walked.message()));
 }
 
-bool RestoreRun::ReadHeaders(std::vector<std::string>* paths) {
-  std::vector<std::vector<FoundFile>> parts(kReaders);
-  const auto read = [&](size_t reader) {
-    for (size_t i = reader; i < paths->size(); i += kReaders) {
-      ReadHeader((*paths)[i], &parts[reader]);
+RestoreRun::Headers::~Headers() {
+  for (std::thread& thread : threads) thread.join();
+}
+
+bool RestoreRun::BeginHeaders(std::vector<std::string> paths) {
+  if (!EndHeaders()) return false;
+  headers_.emplace();
+  headers_->paths = std::move(paths);
+  headers_->found.resize(kReaders);
+  const auto read = [this, headers = &*headers_](size_t reader) {
+    for (size_t i = reader; i < headers->paths.size(); i += kReaders) {
+      ReadHeader(headers->paths[i], &headers->found[reader]);
     }
   };
-  std::vector<std::thread> threads;
-  for (size_t reader = 1; reader < kReaders && paths->size() > kReaders; ++reader) {
+  for (size_t reader = 0; reader < kReaders; ++reader) {
     try {
-      threads.emplace_back(read, reader);
+      headers_->threads.emplace_back(read, reader);
     } catch (const std::system_error&) {
-      break;
+      read(reader);
     }
   }
-  // What no thread does is left to this one.
-  read(0);
-  for (size_t reader = threads.size() + 1; reader < kReaders; ++reader) read(reader);
-  for (std::thread& thread : threads) thread.join();
-  paths->clear();
+  return true;
+}
+
+bool RestoreRun::EndHeaders() {
+  if (!headers_.has_value()) return GoOn();
+  for (std::thread& thread : headers_->threads) thread.join();
+  headers_->threads.clear();
+  auto parts = std::move(headers_->found);
+  headers_.reset();
   for (std::vector<FoundFile>& part : parts) {
     found_ += part.size();
     if (!part.empty() && !Deliver(std::move(part))) return false;

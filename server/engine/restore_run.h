@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -63,17 +65,25 @@ class RestoreRun : public std::enable_shared_from_this<RestoreRun> {
   static constexpr int kUntakenMax = 2;
   static constexpr size_t kFilesAtOnce = 512;
   // Files whose headers are read before they are handed over, and by how many threads: a read of a
-  // header waits for the device and does little else.
+  // header waits for the device and does little else. Meanwhile the walk goes on.
   static constexpr size_t kPathsAtOnce = 2048;
-  static constexpr size_t kReaders = 4;
+  static constexpr size_t kReaders = 16;
+  struct Headers {
+    ~Headers();
+
+    std::vector<std::string> paths;
+    std::vector<std::vector<FoundFile>> found;  // By reader.
+    std::vector<std::thread> threads;
+  };
 
   void ReadSnapshot();
   // What this node has told the others that it has, and the snapshot does not name: older than what
   // that names, since it may be gone. False: the run ends.
   bool ReadCatalog();
   void Walk();
-  // False: the run ends.
-  bool ReadHeaders(std::vector<std::string>* paths);
+  // Begins to read these, once what was begun before is handed over. False: the run ends.
+  bool BeginHeaders(std::vector<std::string> paths);
+  bool EndHeaders();
   // Appends what the file is, unless it is none of ours or damaged.
   void ReadHeader(const std::string& path, std::vector<FoundFile>* found);
   void MaybeRemove(int folder_fd, const char* name);
@@ -96,6 +106,7 @@ class RestoreRun : public std::enable_shared_from_this<RestoreRun> {
   uint64_t found_ = 0;
   uint64_t missing_ = 0;
   uint64_t temporaries_ = 0;
+  std::optional<Headers> headers_;
 
   Mutex mu_;
   CondVar changed_;

@@ -77,7 +77,7 @@ void Restorer::Begin(TierId tier, TimeNs now) {
   if (!root.fd.valid()) {
     spdlog::warn("a tier's files are not looked for: tier={} cause=no descriptor for its root",
                  opened.options().name);
-    return OnOpened({tier, root.mount, 0});
+    return OnOpened({tier, root.mount});
   }
   Home home = HomeOf(tier);
   const bool catalog = keep.capacity.shared && keep.capacity.hints_max > 0 && home.root.valid();
@@ -94,7 +94,7 @@ void Restorer::Begin(TierId tier, TimeNs now) {
     parts_.asides->NoteChanges(tier, false);
     spdlog::warn("a tier's files are not looked for: tier={} cause=no thread: {}",
                  opened.options().name, e.what());
-    return OnOpened({tier, *keep.mount, 0});
+    return OnOpened({tier, *keep.mount});
   }
   keep.run = std::move(run);
   if (keep.settling) keep.opens_by = now + kOpensIn;
@@ -103,6 +103,7 @@ void Restorer::Begin(TierId tier, TimeNs now) {
 void Restorer::OnOpened(const SnapshotOpened& event) {
   if (!IsOf(event.tier, event.mount)) return;
   Keep& keep = keeps_[event.tier.value];
+  parts_.index->Reserve(event.files);
   keep.settling = keep.settling && event.file_bytes > keep.capacity.bytes_max;
   keep.opens_by = kNever;
 }
