@@ -59,7 +59,7 @@ class Rig:
         # Beyond it are the files' headers, so that it is reached before the store begins.
         capacity = f"capacity_mib: {args.step_mib + old_mib(args)}" if case == "full" else ""
         daemon = Daemon(stack, args.build, self.folder, [("only", self.root)],
-                        f"open_files: 4096 {capacity}",
+                        f"open_files: 4096 write_window_mib: {args.write_window_mib} {capacity}",
                         f"pool {{ mib: {args.pool_mib} }}\nwrites {{ max_defer_ms: 0 }}")
         if self.emulated:
             self.emulated.join(daemon.process.pid)
@@ -120,7 +120,8 @@ def measure(rig, number, case):
     took = after["time"] - before["time"]
     mib = lambda name: (after[name] - before[name]) / MIB
     row = {"bench": "eviction", "tier": "own" if args.tier else "emulated",
-           "chunk_bytes": args.chunk_bytes, "case": case, "round": number,
+           "chunk_bytes": args.chunk_bytes, "write_window_mib": args.write_window_mib,
+           "step_mib": args.step_mib, "store_mib": args.store_mib, "case": case, "round": number,
            "step_seconds": [round(s, 3) for s in seconds],
            "read_mib_s": round(args.reads * args.step_mib / sum(seconds), 1),
            "write_mib_s": round(mib("bytes_written") / took, 1),
@@ -174,6 +175,7 @@ def main():
                         "an eighth more is old")
     parser.add_argument("--chunk-bytes", default="16MiB")
     parser.add_argument("--segment-bytes", default="4MiB")
+    parser.add_argument("--write-window-mib", type=int, default=32, help="writes in flight")
     parser.add_argument("--pool-mib", type=int, default=1024)
     args = parser.parse_args()
     with contextlib.ExitStack() as stack:
