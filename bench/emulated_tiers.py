@@ -1,4 +1,4 @@
-"""Tiers of known rate: ext4 on loop devices whose reads the block layer throttles (cgroup v1)."""
+"""Tiers of known rate: ext4 on loop devices that the block layer throttles (cgroup v1)."""
 
 import fcntl
 import json
@@ -79,22 +79,22 @@ class StoppableMount:
 
 
 class EmulatedTiers:
-    """Two of them, made and removed with `stack`. Rates are MiB/s; None lifts the limit."""
+    """Made and removed with `stack`. Rates are MiB/s; None lifts the limit."""
 
-    def __init__(self, stack, folder, size, sparse):
+    def __init__(self, stack, folder, size, sparse, names=("fast", "slow")):
         if os.geteuid() != 0 or not BLKIO.is_dir():
             sys.exit(f"emulated tiers need root and a cgroup v1 blkio controller at {BLKIO}; "
                      "--dirs measures directories of your own without them")
         self.group = BLKIO / folder.name
         self.group.mkdir()
         stack.callback(self.group.rmdir)
-        tiers = [loop_tier(stack, folder, name, size, sparse) for name in ("fast", "slow")]
+        tiers = [loop_tier(stack, folder, name, size, sparse) for name in names]
         self.roots = [mount for mount, _ in tiers]
         self._numbers = [number for _, number in tiers]
 
-    def set_rate(self, tier, mib):
+    def set_rate(self, tier, mib, direction="read"):
         bps = int(mib * MIB) if mib is not None else 0
-        (self.group / "blkio.throttle.read_bps_device").write_text(
+        (self.group / f"blkio.throttle.{direction}_bps_device").write_text(
             f"{self._numbers[tier]} {bps}\n")
 
     def lift(self):

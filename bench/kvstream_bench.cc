@@ -24,6 +24,7 @@ Commands that start daemons of their own; --help after each tells more:
   tiers      each tier alone and all together, raw and through the daemon
   newcomers  a small step beside a large one
   deferral   what writes cost reads on one device, and what deferring them buys
+  eviction   what eviction costs reads while stores fill a tier
   data_path  what reading and storing cost, by stage
   metadata   publishing, looking up and starting again on up to a million chunks
   gpu        loads and stores of GPU memory, with an engine beside them
@@ -226,8 +227,9 @@ class StepBench {
 void Become(std::vector<std::string> arguments) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string command = arguments[0];
-  constexpr std::string_view kScripts[] = {"route",    "tiers",     "newcomers",  "deferral",
-                                           "metadata", "data_path", "simulation", "gpu"};
+  constexpr std::string_view kScripts[] = {"route",    "tiers",    "newcomers",
+                                           "deferral", "eviction", "data_path",
+                                           "metadata", "gpu",      "simulation"};
   if (std::ranges::find(kScripts, command) != std::end(kScripts)) {
     arguments[0] = folder / (command + ".py");
     arguments.insert(arguments.begin(), "python3");

@@ -138,7 +138,8 @@ class SimTest(unittest.TestCase):
 class HelpTest(unittest.TestCase):
     def test_every_command_tells_what_it_does(self):
         bench = pathlib.Path(BENCH) / "kvstream-bench"
-        for command in ("route", "tiers", "newcomers", "deferral", "data_path", "simulation"):
+        for command in ("route", "tiers", "newcomers", "deferral", "eviction", "data_path",
+                        "simulation"):
             shown = subprocess.run([bench, command, "--help"], capture_output=True, text=True,
                                    check=True)
             self.assertIn("usage:", shown.stdout)
