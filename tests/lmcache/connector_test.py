@@ -118,6 +118,15 @@ class ConnectorTest(LmcacheCase):
         self.assertEqual(self.found(ours + others), [False] * 3 + [True] * 3)
         self.assertEqual(self.loaded(ours), [False] * 3)
 
+    def test_a_deletion_takes_nothing_else_that_was_stored_with_it(self):
+        names = keys(5)
+        connector = self.connect_lmcache(lease_ms=0)
+        self.stored(names, connector=connector)
+        self.written_everywhere()
+        number = connector.submit_batch_delete(names[:3])
+        self.assertEqual(self.wait_for(number, connector), [True, "", [True] * 3])
+        self.assertEqual(self.loaded(names, connector=connector), [False] * 3 + [True] * 2)
+
     def test_too_many_objects_at_once_are_refused_and_forgotten(self):
         small = self.connect_lmcache(queued_objects=4)
         good, error, results = self.store(keys(5), connector=small)

@@ -34,9 +34,8 @@ Bytes = npt.NDArray[np.uint8]
 
 # Beyond the deadline that the daemon keeps, seconds.
 _GRACE_S = 1.0
-# Operations at once; the daemon allows some hundreds, and one at a time would wait for its last
-# object.
-OPERATIONS_MAX = 64
+# Of the operations that the daemon allows a session, each lane has this part at most.
+_OPERATIONS_PART = 4
 
 
 class Waiting(NamedTuple):
@@ -163,23 +162,24 @@ class Lane:
 
     def _pump(self) -> None:
         """Begins what has room."""
-        placed = []
-        while self._waiting and self._operations < OPERATIONS_MAX:
-            waiting = self._waiting[0]
-            if waiting.task.over:
-                self._waiting.popleft()
-                continue
-            offset = self._extents.take(waiting.nbytes)
-            if offset is None:
-                break
-            self._waiting.popleft()
-            placed.append(Placed(waiting, offset))
-        if not placed:
-            return
         ready = self._link.ready
         if ready is None:
-            self._fail(placed, self._link.why_away)
-        else:
+            while self._waiting:
+                waiting = self._waiting.popleft()
+                self._settle(waiting.task, waiting.index, False, self._link.why_away)
+            return
+        # So many at once, or objects that may become as many.
+        most = max(ready.client.limits.operations_per_session_max // _OPERATIONS_PART, 1)
+        placed: list[Placed] = []
+        while self._waiting and self._operations + len(placed) < most:
+            waiting = self._waiting[0]
+            if not waiting.task.over:
+                offset = self._extents.take(waiting.nbytes)
+                if offset is None:
+                    break
+                placed.append(Placed(waiting, offset))
+            self._waiting.popleft()
+        if placed:
             self._begin(ready, placed)
 
     def _begin(self, ready: Ready, placed: list[Placed]) -> None:

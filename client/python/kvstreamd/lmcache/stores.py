@@ -1,11 +1,14 @@
-"""Stores: a copy of each object that has room, and a Store for those of one namespace and tenant.
+"""Stores: a copy of each object that has room, and a Store for it.
 
-LMCache's memory is read before its task ends, never after. Thread rule: as of Lane.
+One for each object, since a Store says that its chunks come after one another, and LMCache's
+submissions mix what several requests have written: which objects are one prefix is told by lookups
+alone. LMCache's memory is read before its task ends, never after. Thread rule: as of Lane.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from kvstreamd.errors import Code
@@ -26,54 +29,51 @@ class Stores(Lane):
         super().__init__(*arguments)
 
     def _begin(self, ready: Ready, placed: list[Placed]) -> None:
-        alike: dict[tuple[Any, bytes], list[Placed]] = {}
         for each in placed:
-            alike.setdefault((each.object.namespace, each.object.salt), []).append(each)
-        for group in alike.values():
-            self._store(ready, group)
+            self._store(ready, each)
 
-    def _store(self, ready: Ready, placed: list[Placed]) -> None:
+    def _store(self, ready: Ready, placed: Placed) -> None:
         options = self._spaces.options
+        task, index, namespace, salt, nbytes = placed.object
+        name = task.names[index]
+        assert name is not None
         try:
-            for each in placed:
-                theirs, ours = self._memories(ready.buffer, each)
-                self._copy(ours, theirs)
-            first = placed[0].object
+            theirs, ours = self._memories(ready.buffer, placed)
+            self._copy(ours, theirs)
             operation = ready.client.store(
-                first.namespace, chunks_of(ready.buffer, placed), salt=first.salt,
+                namespace, chunks_of(ready.buffer, [placed]), salt=salt,
                 deadline_ms=min(self._deadline_ms, ready.client.limits.deadline_ms_max),
                 admission_ms=options.store_admission_ms, durable=options.durable)
         except Exception as error:  # Of whatever kind: nothing has begun.
             self._warnings.warn("stores fail", error)
-            self._fail(placed, str(error))
+            self._fail([placed], str(error))
             return
         self._operations += 1
-        name = first.task.names[first.index]
-        assert name is not None
-        self._sizes.note(name.space, first.nbytes)
-        operation.released.add_done_callback(functools.partial(self._post, self._released, placed))
+        self._sizes.note(name.space, nbytes)
+        operation.released.add_done_callback(self._posting(self._released, placed))
         settled = operation.durable if operation.durable is not None else operation.released
-        settled.add_done_callback(functools.partial(self._post, self._stored, placed))
+        settled.add_done_callback(self._posting(self._stored, placed))
         operation.ended.add_done_callback(lambda _: self._events.put(self._ended))
 
-    def _post(self, what: Any, placed: list[Placed], future: Future[list[StoredChunk]]) -> None:
-        """On the client's thread."""
-        self._events.put(lambda: what(placed, future.result()))
+    def _posting(self, what: Callable[[Placed, list[StoredChunk]], None], placed: Placed
+                 ) -> Callable[[Future[list[StoredChunk]]], None]:
+        """Has the lane's thread look at what the client's thread brings."""
+        return lambda future: self._events.put(
+            functools.partial(what, placed, future.result()))
 
     def _ended(self) -> None:
         self._operations -= 1
 
-    def _released(self, placed: list[Placed], _: list[StoredChunk]) -> None:
-        for each in placed:
-            self._free(each)
+    def _released(self, placed: Placed, _: list[StoredChunk]) -> None:
+        self._free(placed)
 
-    def _stored(self, placed: list[Placed], chunks: list[StoredChunk]) -> None:
-        for each, chunk in zip(placed, chunks):
-            good = chunk.code == Code.OK
-            if good:
-                self._counters.add("existing_objects" if chunk.existed else "stored_objects")
-                self._counters.add("stored_bytes", 0 if chunk.existed else each.object.nbytes)
-            else:
-                self._warnings.warn("objects are not stored", chunk.code.name)
-            self._settle(each.object.task, each.object.index, good,
-                         f"not stored: {chunk.code.name}")
+    def _stored(self, placed: Placed, chunks: list[StoredChunk]) -> None:
+        chunk, = chunks
+        good = chunk.code == Code.OK
+        if good:
+            self._counters.add("existing_objects" if chunk.existed else "stored_objects")
+            self._counters.add("stored_bytes", 0 if chunk.existed else placed.object.nbytes)
+        else:
+            self._warnings.warn("objects are not stored", chunk.code.name)
+        self._settle(placed.object.task, placed.object.index, good,
+                     f"not stored: {chunk.code.name}")
