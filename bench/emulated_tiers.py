@@ -90,12 +90,13 @@ class EmulatedTiers:
         stack.callback(self.group.rmdir)
         tiers = [loop_tier(stack, folder, name, size, sparse) for name in ("fast", "slow")]
         self.roots = [mount for mount, _ in tiers]
-        self._numbers = [number for _, number in tiers]
+        # Of their devices, as the cgroup names them.
+        self.numbers = [number for _, number in tiers]
 
     def set_rate(self, tier, mib):
         bps = int(mib * MIB) if mib is not None else 0
         (self.group / "blkio.throttle.read_bps_device").write_text(
-            f"{self._numbers[tier]} {bps}\n")
+            f"{self.numbers[tier]} {bps}\n")
 
     def lift(self):
         for tier in range(len(self.roots)):

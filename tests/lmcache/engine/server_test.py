@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import prometheus_client
 import torch
 from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.api import PrefetchTaskSpec
@@ -16,7 +17,7 @@ from lmcache.v1.distributed.storage_manager import StorageManager
 
 from daemon_case import CHUNK_BYTES, PATIENCE_S, real_node
 from kvstreamd.lmcache.names import parse
-from lmcache_case import LmcacheCase
+from lmcache_case import LmcacheCase, keys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
 LAYOUT = MemoryLayoutDesc([torch.Size([CHUNK_BYTES])], [torch.uint8])
@@ -136,6 +137,11 @@ class CommandTest(ServerCase):
         self.assertIn("Verify", ran.stdout)
         self.assertEqual([int(each) for each in re.findall(r"Total success:\s+(\d+)", ran.stdout)],
                          [48, 48, 48], ran.stdout)
+
+    def test_prometheus_serves_what_is_counted(self):
+        self.stored(keys(3))
+        text = prometheus_client.generate_latest(prometheus_client.REGISTRY).decode()
+        self.assertIn("lmcache_kvstreamd_stored_objects_total 3.0\n", text)
 
     def test_every_key_of_lmcaches_has_a_name_of_its_own(self):
         made = [ObjectKey(chunk_hash=digest, model_name=model, kv_rank=rank, object_group_id=group,
