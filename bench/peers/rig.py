@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -74,8 +75,11 @@ class Rig:
 
     def start(self, command, **options):
         """A process in the cgroup from its first instruction on, which dies with this one."""
-        environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_LOG_LEVEL": "ERROR",
-                       "KVSTREAMD_SOCKET": str(self.daemon.socket), "VLLM_LOGGING_LEVEL": "ERROR"}
+        # Mooncake reads its own from there alone; io_uring is what its documents call faster.
+        mooncake = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(self.roots[0] / "mooncake"),
+                    "MOONCAKE_OFFLOAD_USE_URING": "1"}
+        environment = {**os.environ, **mooncake, "LMCACHE_TRACK_USAGE": "false",
+                       "KVSTREAMD_SOCKET": str(self.daemon.socket)}
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *map(str, command)], text=True, env=environment,
             preexec_fn=lambda: (self.emulated.group / "cgroup.procs").write_text("0"), **options)
@@ -86,6 +90,20 @@ class Rig:
     def reader(self, python, kind, **options):
         return Reader(self, [python, HERE / "readers.py", kind, self.args.objects,
                              self.args.object_mib * MIB, json.dumps(options)])
+
+    def mooncake_options(self, python):
+        """Of its reader, once its master runs: its files, on the fast tier, and memory that the
+        objects just fit."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.start([pathlib.Path(python).parent / "mooncake_master", f"--rpc_port={port}",
+                    "--metrics_port=0", "--enable_offload=true"],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(2)
+        total = self.args.objects * self.args.object_mib * MIB
+        return {"master": f"127.0.0.1:{port}", "path": str(self.roots[0] / "mooncake"),
+                "memory_bytes": total * 5 // 4, "extra": self.args.objects * 3 // 2}
 
     def plugin(self, **params):
         """The adapter of README.md; large enough for what is in flight."""

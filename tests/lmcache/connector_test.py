@@ -56,6 +56,15 @@ class ConnectorTest(LmcacheCase):
         self.assertEqual(self.found(names), [True] * len(names))
         self.assertEqual(self.loaded(names), [True] * len(names))
 
+    def test_hundreds_of_ranks_and_groups_need_no_namespace_each(self):
+        names = [key(0, rank=rank << 24, group=group) for rank in range(1, 64)
+                 for group in range(5)]
+        self.stored(names, nbytes=4096)
+        self.assertEqual(self.found(names), [True] * len(names))
+        self.assertEqual(self.loaded(names, nbytes=4096), [True] * len(names))
+        # Of the objects, and of the notes of their size.
+        self.assertLessEqual(self.client.status().index.namespaces, 2)
+
     def test_an_object_of_another_size_is_another_object(self):
         name = key(0)
         self.stored([name])

@@ -22,7 +22,8 @@ class IdentityTest(IdentitySuite, DaemonCase):
         world = setting.tensor_parallel * setting.pipeline_parallel
         name = parse(key(0, model=setting.model, rank=(world << 24) | (world << 8),
                          salt=setting.cache_salt or ""))
-        return describe(options, name.space, CHUNK_BYTES), salt_for(options, name)
+        return (describe(options, name.space.model, CHUNK_BYTES),
+                salt_for(options, name.space, name.salt))
 
 
 class KeysTest(LmcacheCase):

@@ -99,7 +99,7 @@ class Calls:
             if name is None:
                 self._counters.add("refused_objects")
             else:
-                salt = salt_for(self._spaces.options, name)
+                salt = salt_for(self._spaces.options, name.space, name.salt)
                 groups.setdefault((name.space, salt), []).append(index)
         return groups
 
@@ -137,7 +137,7 @@ class Lookups(Calls):
         asked = []
         for (space, salt), indexes in self._groups(task).items():
             for nbytes in self.sizes.of(ready, space):
-                namespace = self._spaces.namespace(ready.client, space, nbytes)
+                namespace = self._spaces.namespace(ready.client, space.model, nbytes)
                 asked += [(namespace, salt, indexes[at:at + limit])
                           for at in range(0, len(indexes), limit)]
         lease_ms = min(self._spaces.options.lease_ms, ready.client.limits.lease_ms_max)
@@ -157,7 +157,7 @@ class Deletions(Calls):
         asked: list[tuple[Namespace, bytes, list[int]]] = []
         for (space, salt), indexes in self._groups(task).items():
             for nbytes in self.sizes.of(ready, space):
-                namespace = self._spaces.namespace(ready.client, space, nbytes)
+                namespace = self._spaces.namespace(ready.client, space.model, nbytes)
                 for at in range(0, len(indexes), _DELETED_AT_ONCE):
                     asked.append((namespace, salt, indexes[at:at + _DELETED_AT_ONCE]))
         for namespace, salt, indexes in asked:

@@ -18,6 +18,8 @@ class Extents:
 
     def __init__(self, offset: int, nbytes: int):
         self.nbytes = nbytes
+        # What nobody has.
+        self.free_bytes = nbytes
         self._lock = threading.Lock()
         # Free runs, [first byte, end), ascending, never touching.
         self._free = [(offset, offset + nbytes)]
@@ -28,6 +30,7 @@ class Extents:
         with self._lock:
             for i, (first, end) in enumerate(self._free):
                 if end - first >= need:
+                    self.free_bytes -= need
                     self._free[i:i + 1] = [(first + need, end)] if end - first > need else []
                     return first
         return None
@@ -36,6 +39,7 @@ class Extents:
         """Frees what `take` gave for so many bytes, once nobody touches it any more."""
         run = (offset, offset + aligned(nbytes))
         with self._lock:
+            self.free_bytes += run[1] - run[0]
             after = next((i for i, (first, _) in enumerate(self._free) if first > offset),
                          len(self._free))
             self._free.insert(after, run)

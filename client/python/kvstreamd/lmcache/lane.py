@@ -143,12 +143,13 @@ class Lane:
                 task.settle(index, False, "the key is of no known form")
                 continue
             try:
-                waiting = Waiting(task, index, self._namespace(ready, task, index),
-                                  salt_for(self._spaces.options, name), task.views[index].nbytes)
+                namespace = self._namespace(ready, task, index)
+                salt = salt_for(self._spaces.options, name.space, name.salt)
             except errors.KVStreamError as error:
                 self._settle(task, index, False, str(error))
                 continue
-            self._waiting.append(waiting)
+            self._waiting.append(
+                Waiting(task, index, namespace, salt, task.views[index].nbytes))
 
     def _namespace(self, ready: Ready, task: Task, index: int) -> Namespace:
         nbytes = task.views[index].nbytes
@@ -158,7 +159,7 @@ class Lane:
                 f"{self._extents.nbytes} each way")
         name = task.names[index]
         assert name is not None
-        return self._spaces.namespace(ready.client, name.space, nbytes)
+        return self._spaces.namespace(ready.client, name.space.model, nbytes)
 
     def _pump(self) -> None:
         """Begins what has room."""
@@ -167,6 +168,8 @@ class Lane:
             while self._waiting:
                 waiting = self._waiting.popleft()
                 self._settle(waiting.task, waiting.index, False, self._link.why_away)
+            return
+        if not self._worthwhile():
             return
         # So many at once, or objects that may become as many.
         most = max(ready.client.limits.operations_per_session_max // _OPERATIONS_PART, 1)
@@ -181,6 +184,10 @@ class Lane:
             self._waiting.popleft()
         if placed:
             self._begin(ready, placed)
+
+    def _worthwhile(self) -> bool:
+        """Whether to begin now with what has room."""
+        return True
 
     def _begin(self, ready: Ready, placed: list[Placed]) -> None:
         """Hands them to the daemon; each is settled, and its room freed, later."""

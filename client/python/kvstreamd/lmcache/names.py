@@ -22,7 +22,7 @@ _KEY = re.compile(r"(?P<model>[^@]+)@(?P<kv_rank>[0-9a-f]{8,})@(?P<group>0|[1-9a
 
 
 class Space(NamedTuple):
-    """What the objects of one namespace share, but for their size."""
+    """Whose objects: one model's, rank's and group's. They have one size, as a rule."""
 
     model: str
     # What else tells two apart, as names and values, in a fixed order.

@@ -30,7 +30,7 @@ class Options:
     # By default the socket's path with ".handoff" appended.
     handoff_socket: str = ""
     # Shared memory for objects on their way, half for loads and half for stores.
-    host_buffer_mib: int = 512
+    host_buffer_mib: int = 1024
     # Objects that may wait, each way; a submission beyond is a miss, or not kept.
     queued_objects: int = 65_536
     lookup_timeout_ms: int = 2_000

@@ -1,7 +1,7 @@
 """Which sizes a space's objects have: a lookup of LMCache's has keys alone.
 
 What this process stores tells. For what others have stored, before it began or elsewhere, the
-daemon keeps notes: small chunks in a namespace of the space's own, each with one size, under keys
+daemon keeps notes: small chunks in a namespace of their own, each with one size, under keys
 that count up. A note that is gone, as any chunk may be, costs misses until the first store.
 
 Thread rule: any thread.
@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 
 from kvstreamd import errors
-from kvstreamd.identity import fingerprint_of
+from kvstreamd.identity import Namespace, fingerprint_of
 from kvstreamd.lmcache.extents import ALIGNMENT, Extents
 from kvstreamd.lmcache.link import Link, Ready
 from kvstreamd.lmcache.names import Space
-from kvstreamd.lmcache.spaces import Spaces
+from kvstreamd.lmcache.spaces import Spaces, salt_for
 from kvstreamd.operations import Operation
 from kvstreamd.requests import ChunkAt, ReadRequest
 
@@ -27,6 +27,8 @@ from kvstreamd.requests import ChunkAt, ReadRequest
 SIZES_MAX = 8
 _KEYS = [fingerprint_of(size_note=number) for number in range(SIZES_MAX)]
 _MAGIC = b"kvstreamd size of LMCache's objects\0"
+# That are remembered; past them it begins anew.
+_SPACES_MAX = 4096
 # Notes are looked at again, so that they are not evicted, after so many seconds.
 _REFRESH_S = 60.0
 # After a failure or a new note, sooner.
@@ -55,6 +57,9 @@ class Sizes:
         """This process stores objects of such a size; never blocks."""
         now = time.monotonic()
         with self._lock:
+            if len(self._own) >= _SPACES_MAX:
+                self._own.clear()
+                self._due.clear()
             self._own[space] = nbytes
             if self._due.get((space, nbytes), 0) > now:
                 return
@@ -70,14 +75,16 @@ class Sizes:
         until, sizes = self._noted.get(space, (0.0, []))
         if until < time.monotonic():
             sizes = sorted({*self._read(ready, space).values()} - {0})
+            if len(self._noted) >= _SPACES_MAX:
+                self._noted.clear()
             # What nobody has stored yet may be stored any time.
             self._noted[space] = (time.monotonic() + (_REFRESH_S if sizes else 0), sizes)
         return sizes
 
     def _read(self, ready: Ready, space: Space) -> dict[int, int]:
         """What the notes say, by the numbers of those that are there; 0: it cannot be read."""
-        namespace = self._spaces.namespace(ready.client, space, ALIGNMENT, "size-notes")
-        present = ready.client.lookup(namespace, _KEYS, per_key=True).present
+        namespace, salt = self._place(ready, space)
+        present = ready.client.lookup(namespace, _KEYS, salt=salt, per_key=True).present
         numbers = [number for number, there in enumerate(present) if there]
         if not numbers:
             return {}
@@ -85,7 +92,7 @@ class Sizes:
         if offset is None:
             raise errors.ResourceExhausted("read size notes: their memory is still in use")
         operation = ready.client.read_step([
-            ReadRequest(namespace=namespace, request_id=number + 1, chunks=[
+            ReadRequest(namespace=namespace, salt=salt, request_id=number + 1, chunks=[
                 ChunkAt(_KEYS[number], ready.buffer.at(offset + i * ALIGNMENT))])
             for i, number in enumerate(numbers)])
         self._free_after(operation, offset, len(numbers))
@@ -111,14 +118,19 @@ class Sizes:
         offset = self._extents.take(ALIGNMENT) if free else None
         if offset is None:
             return
-        namespace = self._spaces.namespace(ready.client, space, ALIGNMENT, "size-notes")
+        namespace, salt = self._place(ready, space)
         note = _MAGIC + nbytes.to_bytes(8, "little")
         page = ready.buffer.array[offset:offset + ALIGNMENT]
         page[:] = 0
         page[:len(note)] = memoryview(note)
         operation = ready.client.store(namespace, [
-            ChunkAt(_KEYS[free[0]], ready.buffer.at(offset))])
+            ChunkAt(_KEYS[free[0]], ready.buffer.at(offset))], salt=salt)
         self._free_after(operation, offset, 1)
+
+    def _place(self, ready: Ready, space: Space) -> tuple[Namespace, bytes]:
+        """Of a space's notes."""
+        return (self._spaces.namespace(ready.client, space.model, ALIGNMENT, "size-notes"),
+                salt_for(self._spaces.options, space))
 
     def _free_after(self, operation: Operation, offset: int, pages: int) -> None:
         give = functools.partial(self._extents.give, offset, pages * ALIGNMENT)

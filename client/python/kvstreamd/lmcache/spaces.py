@@ -1,7 +1,8 @@
-"""Namespaces: one for each space of names and each size of its objects.
+"""Namespaces, one for each model and size of objects, and salts, which tell the rest apart.
 
 An object's size is part of its identity: one of another size is another object, so that none is
-ever found short. Thread rule: any thread.
+ever found short. Ranks and groups are in the salt, since a daemon has few namespaces (256) and a
+model may have hundreds of both. Thread rule: any thread.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import threading
 from kvstreamd import errors
 from kvstreamd.client import Client
 from kvstreamd.identity import Group, Namespace, NamespaceDescription, fingerprint_of, salt_of
-from kvstreamd.lmcache.names import ObjectName, Space
+from kvstreamd.lmcache.names import Space
 from kvstreamd.lmcache.options import Options
 
-# Of one connector: models, ranks, groups and sizes. Each takes memory here and in the daemon.
-NAMESPACES_MAX = 1024
+# Of one connector: models and sizes. The daemon has a limit, too.
+NAMESPACES_MAX = 256
 
 
 def release() -> str:
@@ -27,24 +28,24 @@ def release() -> str:
         return ""
 
 
-def describe(options: Options, space: Space, nbytes: int, layout: str = "object"
+def describe(options: Options, model: str, nbytes: int, layout: str = "object"
              ) -> NamespaceDescription:
-    """The namespace of a space's objects of `nbytes`."""
+    """The namespace of a model's objects of `nbytes`."""
     engine = f"lmcache {'*' if options.share_across_versions else release()}"
     return NamespaceDescription(
-        model=space.model,
+        model=model,
         weights_fingerprint=fingerprint_of(configured=options.weights_fingerprint),
         kv_dtype="as LMCache's",
         layout=f"lmcache/{layout}",
         chunk_tokens=options.chunk_tokens,
         groups=[Group(chunk_bytes=nbytes, name="objects")],
-        extra={"engine": engine, "engine_text": fingerprint_of(text=options.engine).hex(),
-               **dict(space.parts)})
+        extra={"engine": engine, "engine_text": fingerprint_of(text=options.engine).hex()})
 
 
-def salt_for(options: Options, name: ObjectName) -> bytes:
-    """What keeps an object from other tenants'."""
-    return salt_of(tenant=options.tenant or None, cache_salt=name.salt or None)
+def salt_for(options: Options, space: Space, cache_salt: str = "") -> bytes:
+    """What keeps objects from those of other ranks, groups and tenants."""
+    return salt_of(tenant=options.tenant or None, cache_salt=cache_salt or None,
+                   **dict(space.parts))
 
 
 class Spaces:
@@ -53,20 +54,20 @@ class Spaces:
     def __init__(self, options: Options):
         self.options = options
         self._lock = threading.Lock()
-        self._namespaces: dict[tuple[Space, int, str], Namespace] = {}
+        self._namespaces: dict[tuple[str, int, str], Namespace] = {}
 
-    def namespace(self, client: Client, space: Space, nbytes: int, layout: str = "object"
+    def namespace(self, client: Client, model: str, nbytes: int, layout: str = "object"
                   ) -> Namespace:
         """The handle; registers what is new, which blocks for a call. Raises as
         Client.register_namespace, and ResourceExhausted past NAMESPACES_MAX."""
-        key = (space, nbytes, layout)
+        key = (model, nbytes, layout)
         with self._lock:
             known = self._namespaces.get(key)
             if known is not None:
                 return known
             if len(self._namespaces) >= NAMESPACES_MAX:
                 raise errors.ResourceExhausted(
-                    f"register namespace {space.model}: {NAMESPACES_MAX} are registered already")
-        made = client.register_namespace(describe(self.options, space, nbytes, layout))
+                    f"register namespace {model}: {NAMESPACES_MAX} are registered already")
+        made = client.register_namespace(describe(self.options, model, nbytes, layout))
         with self._lock:
             return self._namespaces.setdefault(key, made)
