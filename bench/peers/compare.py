@@ -57,7 +57,7 @@ class Contenders:
                                       rig.mooncake_options(args.mooncake))
         chosen = args.only.split(",") if args.only else self.kinds
         self.kinds = {name: kind for name, kind in self.kinds.items() if kind[0] and name in chosen}
-        # Those whose index is in memory.
+        # Those that start slowly, or whose index is in memory.
         self.kept = {}
 
     def prepare(self):
@@ -66,10 +66,12 @@ class Contenders:
             if name == "lmcache one":
                 continue
             reader = self.rig.reader(python, kind, **options)
-            if kind in ("disk", "mooncake"):
-                self.kept[name] = reader
-            else:
+            self.rig.settle()
+            if kind == "server":
                 reader.end()
+            else:
+                self.kept[name] = reader
+        self.rig.check_copies()
 
     def read(self, name, rates):
         """MiB/s, by a process of its own."""
@@ -86,8 +88,10 @@ class Contenders:
         """MiB/s by adapter. Each store is of objects of its own."""
         fresh = operation == "store" and number is not None
         weights = f"store {rates} {number}" if fresh else "l2"
+        # What is there already would not be written.
+        files = self.rig.files(0, f"bench/{weights.replace(' ', '')}")
         adapters = {"kvstream": self.rig.plugin(durable=True, weights_fingerprint=weights),
-                    "fs_native": self.rig.files(0, "bench")}
+                    "fs_native": files}
         count = STORED_OBJECTS if fresh else self.args.objects
         found = {}
         for name, adapter in adapters.items():
@@ -172,6 +176,8 @@ def main():
             contenders.bench_l2("store", (None, None), None)
         for each in args.rates or [(300, 100), (220, 100)]:
             rows += measure(contenders, args, each)
+        contenders.rig.settle()
+        contenders.rig.check_copies()
     print_table(rows)
     if args.plot:
         args.plot.write_text(plot.svg(rows, DESCRIPTIONS))
