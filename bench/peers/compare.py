@@ -80,6 +80,8 @@ class Contenders:
             return self.kept[name].read(rates)
         reader = self.rig.reader(python, kind, **options, store=False)
         try:
+            # Touches its memory, as what has stored in this process has. Then nothing is in caches.
+            reader.read((None, None))
             return reader.read(rates)
         finally:
             reader.end()

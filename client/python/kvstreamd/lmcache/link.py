@@ -14,7 +14,7 @@ from kvstreamd.client import Client
 from kvstreamd.lmcache.counters import Counters
 from kvstreamd.lmcache.log import logger
 from kvstreamd.lmcache.options import Options
-from kvstreamd.memory import HostBuffer
+from kvstreamd.memory import PAGE_BYTES, HostBuffer
 
 # Between attempts to connect, seconds.
 RETRY_S = 1.0
@@ -86,8 +86,10 @@ class Link:
                 elif self._ready is not None:
                     return
                 if self._ready is None:
-                    self._ready = Ready(self._client,
-                                        self._client.create_host_buffer(self._buffer_bytes))
+                    buffer = self._client.create_host_buffer(self._buffer_bytes)
+                    # Else the first load through each page waits for the kernel to clear it.
+                    buffer.array[::PAGE_BYTES] = 0
+                    self._ready = Ready(self._client, buffer)
                 self._away = False
                 logger.info("kvstreamd at %s: connected", self._options.socket)
             except Exception as error:  # Of whatever kind: it is tried again.
