@@ -73,6 +73,12 @@ class Rig:
         if len(set(files.values())) != 1:
             sys.exit(f"chunks are not on both tiers: {files}")
 
+    def check_evictions(self):
+        """That no copy was given up to make room; of timed stores second ones may be, for time."""
+        evicted = {tier["name"]: int(tier["files_evicted"]) for tier in self.status()["tiers"]}
+        if any(evicted.values()):
+            sys.exit(f"tiers gave up files: {evicted}")
+
     def staged_bytes(self):
         return int(self.status()["pool"]["staged_bytes"])
 
