@@ -2,8 +2,8 @@
 # Builds KVStream and runs its tests, the style test among them. Installs missing packages when it
 # runs as root.
 #
-#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu] [--pfs] [--engines]
-#                [--fuzz [SECONDS]]
+#   tests/run.sh [--preset NAME] [--filter REGEX] [--gpu] [--pfs]
+#                [--engines [NAME]] [--fuzz [SECONDS]]
 #   tests/run.sh [--preset NAME] (--seeds N [--first-seed F] | --seed S)
 #
 #   --preset NAME    preset of CMakePresets.json: release (default), debug, asan-ubsan, tsan
@@ -12,8 +12,9 @@
 #                    toolkit and nvcc, and says SKIPPED and which of them is missing
 #   --pfs            only the tests on a distributed file system, GlusterFS, in two minutes: needs
 #                    root, and says SKIPPED without
-#   --engines        only the connector in real engines on the CPU: installs them, 8 GiB each, in
-#                    the build folder; half an hour
+#   --engines [NAME] only the connectors in real engines on the CPU, or in the one of that name
+#                    (tests/NAME/engine): installs them, 8 GiB each, in the build folder; half an
+#                    hour
 #   --seeds N        only the simulation of the whole engine, in N worlds, on all cores
 #   --first-seed F   from this seed on (default 1), so that machines can share the work
 #   --seed S         only that world, with a trace of all that happens in it
@@ -66,8 +67,13 @@ while (($# > 0)); do
       shift
       ;;
     --engines)
-      engines=yes
+      engines='*'
       shift
+      if [[ ${1:-} =~ ^[a-z]+$ ]]; then
+        engines=$1
+        [[ -f tests/$engines/engine/run_engines.py ]] || die "no such engine: $engines"
+        shift
+      fi
       ;;
     --fuzz)
       fuzz=20
@@ -133,9 +139,11 @@ if [[ -n $engines ]]; then
   build=build/$preset
   cmake --build --preset "$preset" -j "$(nproc)" --target kvstreamd kvstreamctl
   status=0
-  python3 tests/vllm/engine/run_engines.py "$build" "$build"/server/kvstreamd \
-    "$build"/client/kvstreamctl || status=$?
-  ((status != 77)) || exit 0
+  for program in tests/$engines/engine/run_engines.py; do
+    one=0
+    python3 "$program" "$build" "$build"/server/kvstreamd "$build"/client/kvstreamctl || one=$?
+    ((one == 0 || one == 77)) || status=$one
+  done
   exit "$status"
 fi
 if [[ -n $seeds$seed ]]; then
